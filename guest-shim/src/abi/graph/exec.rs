@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, Out};
-use vgpu_cuda_abi::structs::{ExecUpdateInfo, InstantiateParams, UpdateOutcome as Outcome};
+use vgpu_cuda_abi::structs::{
+    ExecUpdateInfo, InstantiateParams, UpdateOutcome as Outcome, UpdateReport as Report,
+};
 
 use crate::Cu;
 use crate::ffi::exports;
@@ -13,7 +15,6 @@ use crate::ops::replay::{UPLOAD, instantiate, prepare, run};
 use crate::state::current::{live, shim};
 use crate::state::graphs::Exec;
 use crate::state::graphs::plan::Refusal;
-use crate::state::graphs::update::Report;
 use crate::state::streams::resolve;
 use crate::state::{Shim, capture};
 
@@ -98,12 +99,7 @@ exports! {
         let shim = live()?;
         info.check()?;
         let report = update(shim, exec, graph)?;
-        let told = ExecUpdateInfo {
-            result: report.outcome as u32,
-            error_node: report.node,
-            error_from: report.from,
-        };
-        info.set(told)?;
+        info.set(report.into())?;
         judge(report)
     }
 
@@ -179,11 +175,7 @@ fn upload(shim: &Shim, exec: &Exec, stream: u64, mode: DefaultStream) -> Cu {
 
 fn update(shim: &Shim, exec: u64, graph: u64) -> Cu<Report> {
     let (exec, graph) = (find(shim, exec)?, shim.graph(graph)?);
-    let done = Report {
-        outcome: Outcome::Success,
-        node: 0,
-        from: 0,
-    };
+    let done = Report::at(Outcome::Success, 0);
     Ok(exec.update(shim, &graph)?.err().unwrap_or(done))
 }
 

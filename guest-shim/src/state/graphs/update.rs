@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
-use vgpu_cuda_abi::structs::UpdateOutcome as Outcome;
+use vgpu_cuda_abi::structs::{UpdateOutcome as Outcome, UpdateReport as Report};
 use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 
 use super::exec::Exec;
@@ -11,25 +11,6 @@ use super::plan::{Plan, Planned};
 use super::{Graph, Kind};
 use crate::state::{Shim, capture};
 use crate::{Cu, lock};
-
-/// The result of `cuGraphExecUpdate`: the outcome, the node that caused it and, if the reason is an
-/// edge, the node at which the edge begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Report {
-    pub(crate) outcome: Outcome,
-    pub(crate) node: u64,
-    pub(crate) from: u64,
-}
-
-impl Report {
-    fn at(outcome: Outcome, node: u64) -> Report {
-        Report {
-            outcome,
-            node,
-            from: 0,
-        }
-    }
-}
 
 /// Whether the work `new` may replace the work `old` in an instance.
 fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {

@@ -284,3 +284,36 @@ pub enum UpdateOutcome {
     /// An attribute differs that an update cannot change.
     AttributesChanged = graph_update::ERROR_ATTRIBUTES_CHANGED,
 }
+
+/// The result of an update of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpdateReport {
+    /// The outcome.
+    pub outcome: UpdateOutcome,
+    /// The node that caused a refusal, or 0.
+    pub node: u64,
+    /// If an edge caused the refusal: the node at which the edge begins; otherwise 0.
+    pub from: u64,
+}
+
+impl UpdateReport {
+    /// A report that is not about an edge.
+    #[must_use]
+    pub fn at(outcome: UpdateOutcome, node: u64) -> UpdateReport {
+        UpdateReport {
+            outcome,
+            node,
+            from: 0,
+        }
+    }
+}
+
+impl From<UpdateReport> for ExecUpdateInfo {
+    fn from(report: UpdateReport) -> ExecUpdateInfo {
+        ExecUpdateInfo {
+            result: report.outcome as u32,
+            error_node: report.node,
+            error_from: report.from,
+        }
+    }
+}

@@ -8,6 +8,7 @@ use vgpu_cuda_abi::numbers::instantiate::UPLOAD;
 use vgpu_cuda_abi::structs::{
     BatchNodeParams, Copy3D, ExecUpdateInfo, HostNodeParams, InstantiateParams, KernelNodeParams,
     KernelNodeParams2, MemsetNodeParams, NodeParams, UpdateOutcome as Outcome,
+    UpdateReport as Report,
 };
 
 use crate::capi::StreamOf as _;
@@ -16,7 +17,7 @@ use crate::capi::graph::params::action;
 use crate::driver::error::Result;
 use crate::driver::graph::exec::{self, AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITY, Refusal};
 use crate::driver::graph::node::Action;
-use crate::driver::graph::update::{self, Report};
+use crate::driver::graph::update;
 use crate::driver::{event, graph};
 
 fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<u64, Refusal> {
@@ -143,9 +144,9 @@ exports! {
     fn cuGraphExecUpdate_v2(exec: u64, graph: u64, out: Out<ExecUpdateInfo>) {
         out.check()?;
         match try_update(exec, graph)? {
-            Ok(()) => out.set(ExecUpdateInfo { result: 0, error_node: 0, error_from: 0 }),
-            Err(Report { outcome, node, from }) => {
-                out.set(ExecUpdateInfo { result: outcome as u32, error_node: node, error_from: from })?;
+            Ok(()) => out.set(Report::at(Outcome::Success, 0).into()),
+            Err(report) => {
+                out.set(report.into())?;
                 Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE)
             }
         }

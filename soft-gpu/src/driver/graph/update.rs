@@ -3,7 +3,7 @@
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
-use vgpu_cuda_abi::structs::UpdateOutcome as Outcome;
+use vgpu_cuda_abi::structs::{UpdateOutcome as Outcome, UpdateReport as Report};
 
 use super::exec::{Exec, Plan, State, Step};
 use super::node::Action;
@@ -11,27 +11,6 @@ use super::{Graph, capture};
 use crate::driver::copy::{Planned, Transfer};
 use crate::driver::error::Result;
 use crate::driver::sync::lock;
-
-/// Result of cuGraphExecUpdate: the outcome, and the node that caused a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
-    /// CUgraphExecUpdateResult.
-    pub outcome: Outcome,
-    /// CUgraphNode, or 0.
-    pub node: u64,
-    /// If an edge caused the refusal: the node at which the edge starts.
-    pub from: u64,
-}
-
-impl Report {
-    fn at(outcome: Outcome, node: u64) -> Report {
-        Report {
-            outcome,
-            node,
-            from: 0,
-        }
-    }
-}
 
 /// Whether `new` may replace `old` in an instance.
 fn compatible(old: &Action, new: &Action) -> std::result::Result<(), Outcome> {
