@@ -99,14 +99,14 @@ OPTIONS = {
 
 
 # Most seconds of processor time of samples of tensor cores, in which soft-gpu's instructions for
-# matrices take nearly all time: one and a half times what they took on two threads (9, 46, 14.5, 57
-# and 103 s). A busy machine changes this time little.
+# matrices take nearly all time: twice what they took on two threads (9, 46, 14.5, 57 and 103 s). Other
+# work on the same cores changed this time by up to nine tenths.
 MOST_SECONDS = {
-    "cudaTensorCoreGemm": 14,
-    "tf32TensorCoreGemm": 70,
-    "immaTensorCoreGemm": 22,
-    "bf16TensorCoreGemm": 86,
-    "dmmaTensorCoreGemm": 155,
+    "cudaTensorCoreGemm": 18,
+    "tf32TensorCoreGemm": 92,
+    "immaTensorCoreGemm": 29,
+    "bf16TensorCoreGemm": 114,
+    "dmmaTensorCoreGemm": 206,
 }
 
 

@@ -61,6 +61,9 @@ pub struct Terms {
 pub enum KillCause {
     /// Work made no progress within the hard limit. The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     LaunchTimeout,
+    /// Work made no progress within the contended limit, while another session waited. The guest gets
+    /// `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    ContendedLimit,
     /// Work made no progress within the soft limit, which was the strike that quarantines the VM.
     /// The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     SoftLimit,
@@ -82,6 +85,10 @@ impl fmt::Display for KillCause {
         f.write_str(match self {
             KillCause::LaunchTimeout => {
                 "work on the GPU made no progress within the hard limit of the VM or of its pool"
+            }
+            KillCause::ContendedLimit => {
+                "work on the GPU made no progress within the contended limit of its pool, which holds \
+                 while other programs wait"
             }
             KillCause::SoftLimit => {
                 "work on the GPU made no progress within the soft limit of the VM or of its pool, \
@@ -107,7 +114,8 @@ impl fmt::Display for KillCause {
 pub enum StrikeCause {
     /// Work made no progress within the soft limit.
     SoftLimit,
-    /// Work made no progress within the hard limit.
+    /// Work made no progress within the hard limit, or within the contended limit while others
+    /// waited.
     HardLimit,
     /// A revoked lease was not returned.
     LeaseNotReturned,
@@ -119,7 +127,10 @@ impl fmt::Display for StrikeCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             StrikeCause::SoftLimit => "its work on the GPU made no progress within the soft limit",
-            StrikeCause::HardLimit => "its work on the GPU made no progress within the hard limit",
+            StrikeCause::HardLimit => {
+                "its work on the GPU made no progress within the hard limit, or while others waited within \
+                 the contended limit"
+            }
             StrikeCause::LeaseNotReturned => "it did not return the GPU when asked",
             StrikeCause::Breach => "it broke the protocol",
         })

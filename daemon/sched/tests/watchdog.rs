@@ -149,7 +149,7 @@ fn without_a_hard_limit_a_lone_kernel_may_run_for_ever_but_not_against_others() 
     assert_eq!(rig.pass(1_000 * SECONDS), vec![]);
     rig.runnable(20);
     let actions = rig.pass(10 * MILLIS);
-    assert_eq!(killed(&actions), Some((10, KillCause::LaunchTimeout)));
+    assert_eq!(killed(&actions), Some((10, KillCause::ContendedLimit)));
 }
 
 #[test]

@@ -27,10 +27,10 @@ pub struct Arguments {
     #[arg(long, requires = "scenario")]
     pub seed: Option<u64>,
     /// Simulated seconds of each run
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: Option<u64>,
     /// Number of runs over all proofs
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: Option<u64>,
     /// Print every event and decision of the run
     #[arg(long, requires = "seed")]

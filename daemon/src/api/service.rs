@@ -333,6 +333,11 @@ impl Admin {
         }
         self.scanned().clone_from(&wrong);
         let found = found.map_err(|error| of_mediation(&error))?;
+        if found.gpus.is_empty() && !wrong.is_empty() {
+            let text = format!("The scan found no GPU: {}.", wrong.join("; "));
+            self.events
+                .daemon(EventKind::ScanFailed, Severity::Error, text);
+        }
         let mut warnings = wrong;
         let outcome = self.command(actor, None, Command::ScanGpus(found)).await?;
         warnings.extend(outcome.warnings);
@@ -367,7 +372,8 @@ impl Admin {
             .check_gpu(uuid.clone())
             .await
             .map_err(|error| of_mediation(&error))?;
-        if !check.passed {
+        // A check that found no memory says nothing about the GPU.
+        if !check.passed && !check.full {
             let reason = check.message.clone();
             self.command(
                 actor,

@@ -100,12 +100,24 @@ fn example() -> PathBuf {
     prefix.join("share/doc/vgpu/vgpud.toml")
 }
 
+/// What to do about a configuration that cannot be read.
+fn remedy(cause: &std::io::Error) -> String {
+    let example = example();
+    match cause.kind() {
+        std::io::ErrorKind::NotFound if example.exists() => {
+            format!("Create it (an example: {})", example.display())
+        }
+        std::io::ErrorKind::NotFound => "Create it".to_owned(),
+        _ => "Make it a text file that vgpud may read".to_owned(),
+    }
+}
+
 /// The reason for which a configuration is not used. The sentence names file, place and key, and a
 /// valid value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("Cannot read the configuration {}: {cause}. Create it (an example: {}) or name another with --config.", file.display(), example().display())]
+    #[error("Cannot read the configuration {}: {cause}. {} or name another with --config.", file.display(), remedy(cause))]
     Read {
         /// The file.
         file: PathBuf,

@@ -210,7 +210,9 @@ impl Actor {
 
     fn kill(&mut self, session: SessionId, cause: KillCause) {
         let (why, code) = match cause {
-            KillCause::LaunchTimeout => (EndCause::HardLimit, CuResult::LAUNCH_TIMEOUT),
+            KillCause::LaunchTimeout | KillCause::ContendedLimit => {
+                (EndCause::HardLimit, CuResult::LAUNCH_TIMEOUT)
+            }
             KillCause::SoftLimit => (EndCause::SoftLimit, CuResult::LAUNCH_TIMEOUT),
             KillCause::LeaseNotReturned => (EndCause::Cheating, CuResult::LAUNCH_TIMEOUT),
             KillCause::GpuLost => (EndCause::GpuLost, CuResult::DEVICE_UNAVAILABLE),
@@ -224,11 +226,18 @@ impl Actor {
     fn kill_text(&self, session: SessionId, cause: KillCause) -> String {
         let text = cause.to_string();
         let vm = self.sessions.get(&session.0).map(|session| session.vm);
-        let limits = vm.and_then(|vm| Some(self.registry.limits(self.registry.vm(vm)?)));
-        let limit = limits.and_then(|limits| match cause {
-            KillCause::SoftLimit => Some(("soft limit", limits.soft_limit_ms.value()?)),
-            KillCause::LaunchTimeout => Some(("hard limit", limits.hard_limit_ms.value()?)),
-            _ => None,
+        let vm = vm.and_then(|vm| self.registry.vm(vm));
+        let limit = vm.and_then(|vm| {
+            let limits = self.registry.limits(vm);
+            match cause {
+                KillCause::SoftLimit => Some(("soft limit", limits.soft_limit_ms.value()?)),
+                KillCause::LaunchTimeout => Some(("hard limit", limits.hard_limit_ms.value()?)),
+                KillCause::ContendedLimit => {
+                    let pool = &self.registry.pools.get(&vm.pool)?.record.settings;
+                    Some(("contended limit", pool.contended_limit_ms))
+                }
+                _ => None,
+            }
         });
         match limit {
             Some((name, ms)) => text.replacen(name, &format!("{name} ({ms} ms)"), 1),

@@ -437,6 +437,16 @@ impl Actor {
             );
             return refused;
         }
+        let of_pool = |gpu: &&GpuRecord| self.registry.is_assigned(&gpu.seen.uuid, &vm.pool);
+        let barred: Vec<_> = self.registry.gpus.values().filter(of_pool).collect();
+        if !barred.is_empty() && !barred.iter().any(|gpu| may_have(gpu)) {
+            refused.text = format!(
+                "this VM may use none of the GPUs that serve its pool {}; the host's administrator lets it: \
+                 vgpu-admin vm set {} --gpus=all",
+                vm.pool, vm.vm_id
+            );
+            return refused;
+        }
         for gpu in self.registry.gpus.values() {
             if !may_have(gpu) {
                 continue;
@@ -590,12 +600,11 @@ impl Actor {
         if !self.sessions.contains_key(&id) {
             return Err(MediationError::NoSession(id));
         }
-        let reason = if reason.is_empty() {
-            "no reason was given".to_owned()
-        } else {
-            reason
+        let text = "an administrator of the host ended the session".to_owned();
+        let text = match reason.is_empty() {
+            true => text,
+            false => format!("{text}: {reason}"),
         };
-        let text = format!("an administrator of the host ended the session: {reason}");
         self.end(
             id,
             EndCause::Administrator,

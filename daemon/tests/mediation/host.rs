@@ -96,6 +96,7 @@ impl Host {
                 Box::pin(async move {
                     GpuCheck {
                         passed,
+                        full: false,
                         message: "as the test says".into(),
                     }
                 })

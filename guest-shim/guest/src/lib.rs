@@ -32,7 +32,9 @@ enum Command {
     #[command(after_help = "Example:\n  vgpu-guest explain")]
     Explain,
     /// Finds out why CUDA programs do not run
-    #[command(after_help = "Example:\n  VGPU_ADDRESS=unix:/run/vgpu/vgpu.sock vgpu-guest doctor")]
+    #[command(
+        after_help = "Example:\n  VGPU_ADDRESS=unix:/run/vgpu-vm/vgpu.sock vgpu-guest doctor"
+    )]
     Doctor,
     /// One step of doctor that loads a library, in a separate process
     #[command(hide = true)]

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use vgpu_proto::cuda::version_text;
 use vgpu_proto::look::{Looked, LookedGpu, LookedPart};
 
+/// Name of the limit after which a single operation is ended.
+const HARD_LIMIT: &str = "hard limit of an operation";
+
 /// GPUs, programs, usage, limits.
 pub(crate) fn status(looked: &Looked) -> String {
     let mut text = format!(
@@ -152,12 +155,7 @@ fn limits(looked: &Looked) -> String {
             None,
             " ms",
         ),
-        (
-            "hard limit of an operation",
-            limits.hard_limit_ms,
-            None,
-            " ms",
-        ),
+        (HARD_LIMIT, limits.hard_limit_ms, None, " ms"),
     ];
     let mut text = String::new();
     for (name, most, used, unit) in rows {
@@ -165,7 +163,13 @@ fn limits(looked: &Looked) -> String {
             MEMORY => size(value),
             _ => format!("{value}{unit}"),
         };
-        let most = most.map_or("no limit".to_owned(), amount);
+        // The pool's contended limit, which the guest is not told, always ends work that others wait
+        // for.
+        let unlimited = match name {
+            HARD_LIMIT => "no limit while no other program waits",
+            _ => "no limit",
+        };
+        let most = most.map_or(unlimited.to_owned(), amount);
         let used = used.map_or(String::new(), |used| format!(" ({} used)", amount(used)));
         let _ = writeln!(text, "{name}: {most}{used}");
     }

@@ -13,6 +13,8 @@ struct LimitsNow {
     soft_ns: Option<u64>,
     /// Limit for work without progress.
     hard_ns: Option<u64>,
+    /// The cause of a kill at `hard_ns`.
+    cause: KillCause,
     /// Limit for a revoked lease that is not returned.
     return_ns: Option<u64>,
     grace_ns: Option<u64>,
@@ -72,11 +74,11 @@ impl Scheduler {
             session.soft_noted = true;
         }
         let cause = if reached(limits.hard_ns, stalled) {
-            Some(KillCause::LaunchTimeout)
+            Some(limits.cause)
         } else if reached(limits.return_ns, asked_ago) {
             let in_flight = session.in_flight() > 0;
             Some(if in_flight {
-                KillCause::LaunchTimeout
+                limits.cause
             } else {
                 KillCause::LeaseNotReturned
             })
@@ -224,10 +226,15 @@ impl Scheduler {
             .min(sane(config.contended_limit_ns));
         let contended = self.has_company(id) || self.others_wait(id);
         let hard_ns = if contended { Some(finite) } else { hard };
+        let cause = match hard_ns == hard {
+            true => KillCause::LaunchTimeout,
+            false => KillCause::ContendedLimit,
+        };
         let in_flight = session.in_flight() > 0;
         Some(LimitsNow {
             soft_ns: vm.config.soft_limit.resolve(config.soft_limit_ns).map(sane),
             hard_ns,
+            cause,
             return_ns: if in_flight { hard_ns } else { Some(finite) },
             grace_ns: config.overrun_grace_ns.map(|grace| grace.max(1)),
         })

@@ -257,6 +257,14 @@ pub(super) async fn audit(
     Params(query): Params<AuditQuery>,
 ) -> Result<Json<AuditPage>, Failure> {
     let limit = query.limit.unwrap_or(100).clamp(1, MOST);
+    if let Some(actor) = &query.actor
+        && !actor.contains(':')
+        && actor != "vgpud"
+    {
+        return Err(Failure::invalid(format!(
+            "{actor:?} is no caller: write uid:1000, token:NAME or vgpud."
+        )));
+    }
     let selection = AuditSelection {
         of: Selection {
             from_unix_ms: query.from_unix_ms,

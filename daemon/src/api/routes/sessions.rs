@@ -79,9 +79,7 @@ pub(super) async fn kill(
     Input(request): Input<KillRequest>,
 ) -> Result<Json<ApplyReport>, Failure> {
     let session_id = number(&session_id)?;
-    let reason = request
-        .reason
-        .unwrap_or_else(|| "ended by an administrator".into());
+    let reason = request.reason.unwrap_or_default();
     Ok(Json(
         state
             .admin

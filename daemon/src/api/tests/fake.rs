@@ -219,6 +219,7 @@ impl Mediation for FakeMediation {
             };
             Ok(GpuCheck {
                 passed,
+                full: false,
                 message: message.into(),
             })
         })
