@@ -61,8 +61,8 @@ pub struct Terms {
 pub enum KillCause {
     /// Work made no progress within the hard limit. The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     LaunchTimeout,
-    /// Work made no progress within the contended limit, while another session waited. The guest gets
-    /// `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// Work made no progress within the contended limit, while another session waited. The guest
+    /// gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     ContendedLimit,
     /// Work made no progress within the soft limit, which was the strike that quarantines the VM.
     /// The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.

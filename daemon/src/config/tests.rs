@@ -445,10 +445,17 @@ fn a_read_error_names_its_cause_once() {
     let missing = Config::load(Path::new("/none/vgpud.toml")).unwrap_err();
     let said = format!("{:#}", anyhow::Error::from(missing));
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
-    let example = "/share/doc/vgpu/vgpud.toml";
+    assert!(said.contains("Create it"), "{said}");
     let install = include_str!("../../../systemd/install.sh");
-    assert!(said.contains(example), "{said}");
+    assert!(super::example().ends_with("share/doc/vgpu/vgpud.toml"));
     assert!(install.contains("\"$prefix/share/doc/vgpu/vgpud.toml\""));
+}
+
+#[test]
+fn a_configuration_that_exists_is_not_to_be_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = Config::load(dir.path()).unwrap_err().to_string();
+    assert!(said.contains("Make it a text file"), "{said}");
 }
 
 #[test]

@@ -163,8 +163,8 @@ fn limits(looked: &Looked) -> String {
             MEMORY => size(value),
             _ => format!("{value}{unit}"),
         };
-        // The pool's contended limit, which the guest is not told, always ends work that others wait
-        // for.
+        // The pool's contended limit, which the guest is not told, always ends work that others
+        // wait for.
         let unlimited = match name {
             HARD_LIMIT => "no limit while no other program waits",
             _ => "no limit",

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use soft_gpu::driver::contents::Contents;
 
+use crate::wait::{SOON, until};
+
 mod compare;
 pub use compare::{Difference, compare, left_out, own, perturbed};
 
@@ -95,9 +97,13 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
             prefix.display(),
             path.display()
         );
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("reading {}", path.display()))?;
-        // vgpud may be testing a GPU now, so this file need not be complete.
+        // vgpud may be testing a GPU now: the file of a test need not be complete, and is empty for
+        // a moment.
+        let text = until("the digest's first line", SOON, || {
+            let text = std::fs::read_to_string(&path).ok()?;
+            text.contains('\n').then_some(text)
+        })
+        .with_context(|| format!("{} is damaged: it has no operation", path.display()))?;
         if is_probe(&text) {
             continue;
         }

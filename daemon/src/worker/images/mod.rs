@@ -428,11 +428,8 @@ fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
     let owner = fs::symlink_metadata(dir)?;
     make_room(dir, image.len, image.bound)?;
     let mut new = NewFile::create(dir)?;
-    match hash_of(image.memory.file(), image.len, &mut new.file) {
-        Ok(hash) if hash == image.hash => {}
-        // Only the worker can have shortened the file.
-        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => return Err(e.into()),
-        _ => return Err(NotKept::Hash),
+    if hash_of(image.memory.file(), image.len, &mut new.file)? != image.hash {
+        return Err(NotKept::Hash);
     }
     if new.file.metadata()?.gid() != owner.gid() {
         std::os::unix::fs::fchown(&new.file, None, Some(owner.gid()))?;

@@ -3,9 +3,9 @@
 //! A block is the memory of an allocation node. Its address is fixed from the creation of the node
 //! until the graph and all instances are destroyed and the block is not allocated. A small block is
 //! memory of the host for all that time; a large block has memory while it is allocated
-//! ([`super::physical`]). The guest tracks whether a block is allocated (from a launch until a free)
-//! in the order of the program's calls. As in the driver, unused memory is kept for later graphs: up
-//! to a limit (small blocks), until `cuDeviceGraphMemTrim`, or until memory runs out.
+//! ([`super::physical`]). The guest tracks whether a block is allocated (from a launch until a
+//! free) in the order of the program's calls. As in the driver, unused memory is kept for later
+//! graphs: up to a limit (small blocks), until `cuDeviceGraphMemTrim`, or until memory runs out.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -242,7 +242,8 @@ impl GraphMemory {
     /// `false`: the address is not memory of a graph.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for memory of a graph that is not allocated now; errors of the work.
+    /// CUDA_ERROR_INVALID_VALUE for memory of a graph that is not allocated now; errors of the
+    /// work.
     pub(crate) fn free(
         &self,
         shim: &Shim,
