@@ -61,7 +61,7 @@ impl Actor {
                 reason,
                 answer,
             } => {
-                let _ = answer.send(self.kill_session(session, reason));
+                let _ = answer.send(self.kill_session(session, &reason));
             }
             Command::Snapshot(answer) => {
                 let _ = answer.send(self.snapshot());
@@ -596,7 +596,7 @@ impl Actor {
         self.end(id, cause, CuResult::DEVICE_UNAVAILABLE, text);
     }
 
-    fn kill_session(&mut self, id: u64, reason: String) -> Result<(), MediationError> {
+    fn kill_session(&mut self, id: u64, reason: &str) -> Result<(), MediationError> {
         if !self.sessions.contains_key(&id) {
             return Err(MediationError::NoSession(id));
         }
