@@ -281,8 +281,15 @@ impl Actor {
 
     /// `killed`: the processes whose memory the check looked for.
     pub(super) fn canary_done(&mut self, gpu: GpuId, check: GpuCheck, killed: &[u32]) {
-        let holder = |s: &Session| s.is_on(gpu) && !s.is_ending();
-        let passed = check.passed || check.full && self.sessions.values().any(holder);
+        // Sessions that end hold memory too.
+        let held = self.sessions.values().any(|s| s.is_on(gpu));
+        if check.full && !held && self.full.insert(gpu) {
+            // The programs that held the memory may have ended since the check.
+            self.run_canary(gpu);
+            return;
+        }
+        self.full.remove(&gpu);
+        let passed = check.passed || check.full && held;
         if check.passed {
             self.canary_said.remove(&gpu);
             self.memory_is_back(gpu, killed);

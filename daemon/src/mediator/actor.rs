@@ -160,6 +160,8 @@ pub(super) struct Actor {
     pub(super) orphans: u32,
     /// Error of the last canary of a GPU, if it failed.
     pub(super) canary_said: BTreeMap<GpuId, String>,
+    /// GPUs that are checked again, because the check found no memory although no program held it.
+    pub(super) full: BTreeSet<GpuId>,
     /// Killed workers that have ended and whose memory is not yet seen to be free.
     pub(super) killed: BTreeMap<GpuId, BTreeSet<u32>>,
     /// Reason why a GPU is suspect, for the guests that are refused.
@@ -217,6 +219,7 @@ impl Actor {
             orphans: settings.orphans,
             serving: false,
             canary_said: BTreeMap::new(),
+            full: BTreeSet::new(),
             crashes: Crashes::default(),
             killed: BTreeMap::new(),
             suspects: BTreeMap::new(),

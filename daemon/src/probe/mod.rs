@@ -159,11 +159,11 @@ impl Prober {
                 done => break done,
             }
         };
-        let checked = checked.and_then(|message| {
-            self.memory_is_back(gpu, killed, most)?;
-            Ok(message)
-        });
-        match checked {
+        let back = match &checked {
+            Ok(_) | Err(Failed { full: true, .. }) => self.memory_is_back(gpu, killed, most),
+            Err(_) => Ok(()),
+        };
+        match back.map_err(Failed::from).and(checked) {
             Ok(message) => GpuCheck {
                 passed: true,
                 full: false,

@@ -44,11 +44,26 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Whether the program runs with the rights of another user or group than its caller's.
+/// Whether the program was started with other rights than its caller's: setuid, setgid or with
+/// capabilities. Where /proc does not say so, the users and groups decide.
 #[must_use]
 pub fn has_raised_rights() -> bool {
-    getuid() != geteuid() || getgid() != getegid()
+    // Pairs of words: a key of getauxval(3) and a value.
+    let pairs = std::fs::read("/proc/self/auxv").unwrap_or_default();
+    let word = |bytes: &[u8]| bytes.try_into().map(usize::from_ne_bytes).ok();
+    let secure = pairs
+        .chunks_exact(2 * size_of::<usize>())
+        .map(|pair| pair.split_at(size_of::<usize>()))
+        .find(|(key, _)| word(key) == Some(AT_SECURE))
+        .and_then(|(_, value)| word(value));
+    match secure {
+        Some(secure) => secure != 0,
+        None => getuid() != geteuid() || getgid() != getegid(),
+    }
 }
+
+/// The key of the kernel's answer.
+const AT_SECURE: usize = 23;
 
 impl Address {
     /// The address in the environment, or the default. A program with the rights of another user

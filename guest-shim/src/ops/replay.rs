@@ -92,10 +92,19 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     let keep = exec.flags & AUTO_FREE != 0;
     shim.graph_memory.may_launch(&allocs, &frees, keep)?;
     // Before the recording, because the driver checks the addresses of copies then.
-    shim.graph_memory.fill(shim, target, &allocs)?;
-    let steps = steps(shim, &mut state, target)?;
-    shim.graph_memory.launched(target, &allocs, &frees);
-    for step in steps.iter() {
+    let ready = shim.graph_memory.fill(shim, target, &allocs);
+    let steps = ready.and_then(|()| steps(shim, &mut state, target));
+    let steps = steps.inspect_err(|_| shim.graph_memory.unfill(&allocs))?;
+    shim.graph_memory.launched(target, &allocs);
+    let sent = send(shim, target, &steps);
+    // Other streams may use the memory when all work in this stream is complete, so the work is in
+    // the stream first.
+    shim.graph_memory.freed_by(target, &frees);
+    sent
+}
+
+fn send(shim: &Shim, target: &Target, steps: &[Step]) -> Cu {
+    for step in steps {
         match step {
             Step::Recorded(graph) => shim.session.post(&req::GraphLaunch {
                 ctx: target.ctx(),
@@ -116,9 +125,9 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
 pub(crate) fn prepare(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     let mut state = lock(&exec.state);
     let (allocs, _) = state.plan.memory();
-    shim.graph_memory.fill(shim, target, &allocs)?;
-    let recorded = steps(shim, &mut state, target).map(|_| ());
-    shim.graph_memory.unfill(target, &allocs);
+    let ready = shim.graph_memory.fill(shim, target, &allocs);
+    let recorded = ready.and_then(|()| steps(shim, &mut state, target).map(|_| ()));
+    shim.graph_memory.unfill(&allocs);
     recorded
 }
 

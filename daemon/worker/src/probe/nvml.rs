@@ -90,7 +90,8 @@ fn gpu(
     Ok(ScannedGpu {
         ordinal,
         model: device.name()?,
-        memory_bytes: memory.total,
+        // The total counts memory that the driver and the firmware keep.
+        memory_bytes: memory.total.saturating_sub(memory.reserved),
         memory_used_bytes: Some(memory.used),
         pci_address: device.pci_info().ok().map(|pci| pci_address(&pci.bus_id)),
         driver: driver.version.clone(),
@@ -154,7 +155,7 @@ fn mig_instances(device: &Device<'_>, uuid: &str, warnings: &mut Vec<String>) ->
         found.push(MigInstance {
             uuid,
             profile: profile(&name),
-            memory_bytes: memory.total,
+            memory_bytes: memory.total.saturating_sub(memory.reserved),
         });
     }
     if found.is_empty() {

@@ -169,11 +169,15 @@ impl GraphMemory {
     /// not free are used again.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if a block is already allocated, or is to be freed without being
-    /// allocated.
+    /// CUDA_ERROR_INVALID_VALUE if a block is already allocated, is to be freed without being
+    /// allocated, or belongs to a destroyed context.
     pub(crate) fn may_launch(&self, allocs: &[Arc<Block>], frees: &[Arc<Block>], keep: bool) -> Cu {
         if allocs.is_empty() && frees.is_empty() {
             return Ok(());
+        }
+        let gone = |b: &Arc<Block>| b.gone.load(Ordering::Relaxed);
+        if allocs.iter().chain(frees).any(gone) {
+            return Err(CuResult::INVALID_VALUE);
         }
         let live = lock(&self.live);
         let new: HashSet<u64> = allocs.iter().map(|b| b.address).collect();
@@ -191,6 +195,9 @@ impl GraphMemory {
     /// CUDA_ERROR_OUT_OF_MEMORY; the host's errors.
     pub(crate) fn fill(&self, shim: &Shim, target: &Target, allocs: &[Arc<Block>]) -> Cu {
         for block in allocs {
+            if block.gone.load(Ordering::Relaxed) {
+                return Err(CuResult::INVALID_VALUE);
+            }
             let Some(size) = block.mapping else { continue };
             let mut store = lock(&self.physical);
             let stream = (target.ctx(), target.stream);
@@ -208,23 +215,28 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// Takes the memory back that blocks got by [`GraphMemory::fill`], if they were not allocated.
-    pub(crate) fn unfill(&self, target: &Target, allocs: &[Arc<Block>]) {
+    /// Takes the memory back that blocks got by [`GraphMemory::fill`] and that no launch used.
+    pub(crate) fn unfill(&self, allocs: &[Arc<Block>]) {
         for block in allocs {
             if !lock(&self.live).contains_key(&block.address) {
-                self.freed(block, Some((target.ctx(), target.stream)));
+                lock(&self.physical).release(block.address);
             }
         }
     }
 
-    /// Records the allocations and frees of a launch.
-    pub(crate) fn launched(&self, target: &Target, allocs: &[Arc<Block>], frees: &[Arc<Block>]) {
-        let order = Some((target.ctx(), target.stream));
+    /// Records the allocations of a launch.
+    pub(crate) fn launched(&self, target: &Target, allocs: &[Arc<Block>]) {
         let mut live = lock(&self.live);
         for block in allocs {
-            *lock(&block.last) = order;
+            *lock(&block.last) = Some((target.ctx(), target.stream));
             live.insert(block.address, block.clone());
         }
+    }
+
+    /// Records the frees of a launch, whose work is in the stream.
+    pub(crate) fn freed_by(&self, target: &Target, frees: &[Arc<Block>]) {
+        let order = Some((target.ctx(), target.stream));
+        let mut live = lock(&self.live);
         let freed: Vec<_> = frees.iter().map(|b| live.remove(&b.address)).collect();
         // Dropping the last reference to a block takes locks, so `live` is unlocked first.
         drop(live);
@@ -389,16 +401,18 @@ impl GraphMemory {
 
     /// Removes the blocks of a destroyed context, which graphs and instances may hold longer.
     fn forget_blocks(&self, ctx: u64) -> Vec<Arc<Block>> {
-        let gone: Vec<_> = {
+        // Dropping the last reference to a block takes the lock of the blocks, so these references
+        // live longer than the guard.
+        let mut gone: Vec<Arc<Block>>;
+        {
             let mut blocks = lock(&self.blocks);
-            let all = blocks.values().filter_map(Weak::upgrade);
-            let gone: Vec<_> = all.filter(|b| b.ctx.0 == ctx).collect();
-            for block in &gone {
+            gone = blocks.values().filter_map(Weak::upgrade).collect();
+            for block in gone.iter().filter(|b| b.ctx.0 == ctx) {
                 block.gone.store(true, Ordering::Relaxed);
                 blocks.remove(&block.address);
             }
-            gone
-        };
+        }
+        gone.retain(|block| block.ctx.0 == ctx);
         lock(&self.live).retain(|_, block| block.ctx.0 != ctx);
         gone
     }

@@ -2,8 +2,8 @@
 //!
 //! A large block of a graph is a reservation of addresses. A launch maps physical memory there,
 //! which stays mapped until the block needs other memory. The same memory can be mapped in several
-//! blocks, of which one at a time is allocated. Graphs that are launched one after another therefore
-//! share memory, as in the driver.
+//! blocks, of which one at a time is allocated. So graphs that are launched one after another share
+//! memory, as in the driver.
 
 use std::collections::HashMap;
 
@@ -116,6 +116,13 @@ impl Store {
         }
         self.all[at].user = Some(ptr.0);
         Ok(())
+    }
+
+    /// Takes memory back that a block got and that no work used.
+    pub(super) fn release(&mut self, address: u64) {
+        for physical in &mut self.all {
+            physical.user = physical.user.filter(|user| *user != address);
+        }
     }
 
     /// Records that a block is freed. `last`: the stream that frees the block.
