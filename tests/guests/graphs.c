@@ -82,6 +82,7 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info);
 CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream);
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
@@ -380,6 +381,19 @@ static int capped(void) {
     FAILS(OUT_OF_MEMORY, cuGraphLaunch(execs[3], stream));
     FAILS(OUT_OF_MEMORY, cuGraphLaunch(execs[0], stream));
     CU(cuMemFree_v2(at[2]));
+    /* A launch that gets memory for one of two nodes only gives the memory back. */
+    CUgraph graph;
+    CUgraphNode first, second;
+    CUgraphExec both;
+    AllocParams one = allocation(part), two = allocation(part);
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddMemAllocNode(&first, graph, NULL, 0, &one));
+    CU(cuGraphAddMemAllocNode(&second, graph, &first, 1, &two));
+    CU(cuGraphInstantiateWithFlags(&both, graph, 0));
+    FAILS(OUT_OF_MEMORY, cuGraphLaunch(both, stream));
+    FAILS(OUT_OF_MEMORY, cuGraphUpload(both, stream));
+    run(execs[1]);
+    EXPECT(seen[0] == 1);
     run(execs[3]);
     EXPECT(seen[0] == 3);
     CU(cuMemFree_v2(at[3]));

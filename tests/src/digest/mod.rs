@@ -101,7 +101,7 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
         // a moment.
         let text = until("the digest's first line", SOON, || {
             let text = std::fs::read_to_string(&path).ok()?;
-            text.contains('\n').then_some(text)
+            (!text.is_empty()).then_some(text)
         })
         .with_context(|| format!("{} is damaged: it has no operation", path.display()))?;
         if is_probe(&text) {
