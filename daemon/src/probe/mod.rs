@@ -163,17 +163,13 @@ impl Prober {
             Ok(_) | Err(Failed { full: true, .. }) => self.memory_is_back(gpu, killed, most),
             Err(_) => Ok(()),
         };
-        match back.map_err(Failed::from).and(checked) {
-            Ok(message) => GpuCheck {
-                passed: true,
-                full: false,
-                message,
-            },
-            Err(Failed { full, message }) => GpuCheck {
-                passed: false,
-                full,
-                message,
-            },
+        let checked = back.map_err(Failed::from).and(checked);
+        let passed = checked.is_ok();
+        let Failed { full, message } = checked.map_or_else(|failed| failed, Failed::from);
+        GpuCheck {
+            passed,
+            full,
+            message,
         }
     }
 
@@ -282,18 +278,18 @@ fn probe_environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
 fn understood(written: &Written) -> Result<String, Failed> {
     let answer: Answer = serde_json::from_slice(&written.output)
         .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
-    let full = answer.full;
-    match answer.ok {
-        true => Ok(answer.message),
-        false if written.said.is_empty() => Err(Failed {
-            full,
-            message: answer.message,
-        }),
-        false => Err(Failed {
-            full,
-            message: format!("{} ({})", answer.message, written.said.join("; ")),
-        }),
+    let Answer {
+        ok,
+        mut message,
+        full,
+    } = answer;
+    if ok {
+        return Ok(message);
     }
+    if !written.said.is_empty() {
+        message += &format!(" ({})", written.said.join("; "));
+    }
+    Err(Failed { full, message })
 }
 
 /// Adds the output of soft-gpu: to the last warning, or as a remark about the devices that serve.
