@@ -38,7 +38,7 @@ const FAULT_TEXT: usize = 512;
 /// Most bytes that a worker may report as pinned for its copies at its start.
 const PINNED_MOST: u64 = 1 << 30;
 
-/// Step in bytes of the host's pinned memory that refusals name.
+/// Refusals name the host's free pinned memory in steps of this many bytes.
 const HOST_STEP: u64 = 64 << 20;
 
 impl Actor {

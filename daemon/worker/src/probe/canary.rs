@@ -19,7 +19,7 @@ const BLOCK: u32 = 128;
 /// Writes 3 i² + 7 to element i.
 const KERNEL: &str = include_str!("canary.ptx");
 
-/// Why the GPU was not found to compute.
+/// Why the check of the GPU failed.
 pub(super) struct Failed {
     /// Whether the device memory was full.
     pub(super) full: bool,
