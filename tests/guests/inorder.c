@@ -89,6 +89,7 @@ static void asynchronous(int registered) {
 
     h = block(registered);
     CU(cuMemsetD32_v2(flag, 0, 1));
+    CU(cuCtxSynchronize()); /* Non-blocking streams do not wait for a memset of the legacy stream. */
     CU(cuStreamWaitValue32_v2(one, flag, 1, EQUAL));
     CU(cuMemcpyHtoDAsync_v2(to, h, 4, one));
     h[0] = 13;
