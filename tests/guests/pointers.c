@@ -134,6 +134,7 @@ static int awaited(void) {
     CU(cuStreamCreate(&second, 1));
     CU(cuMemAlloc_v2(&place, 8));
     CU(cuMemsetD32_v2(place, 0, 2));
+    CU(cuStreamSynchronize(NULL)); /* A non-blocking stream does not wait for the memset. */
     launch(await, place, 1, 77, second); /* All threads write the same value. */
     EXPECT(cuStreamQuery(second) == NOT_READY);
     CU(cuMemHostAlloc((void **)&words, 4096, 0));
