@@ -99,12 +99,31 @@ pub enum MediationError {
 /// Result of a check of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuCheck {
-    /// Whether a canary kernel ran and its memory was freed.
-    pub passed: bool,
-    /// Whether the check did not take place because the device memory was full.
-    pub full: bool,
+    /// What the check found.
+    pub found: CheckFound,
     /// Action and observation, as a sentence.
     pub message: String,
+}
+
+/// What a check of a GPU found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckFound {
+    /// A canary kernel ran and its memory was freed.
+    Passed,
+    /// Nothing, because the device memory was full.
+    MemoryFull,
+    /// Nothing, because the host could not start another process.
+    HostFull,
+    /// The GPU does not work, or memory was not freed.
+    Failed,
+}
+
+impl CheckFound {
+    /// Whether the check says something about the GPU.
+    #[must_use]
+    pub fn is_about_the_gpu(self) -> bool {
+        matches!(self, CheckFound::Passed | CheckFound::Failed)
+    }
 }
 
 /// The scheduler's explanation for one VM.

@@ -270,6 +270,14 @@ fn a_worker_ends_with_vgpud_whatever_it_does() -> Result<()> {
     })
 }
 
+/// The nice value of a process.
+fn nice(pid: u32) -> Result<i32> {
+    let number = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    Ok(rustix::process::getpriority_process(number)?)
+}
+
 /// The probe is useful only if it runs in the position of a worker. Checks what is visible of a
 /// worker from outside.
 #[test]
@@ -288,10 +296,15 @@ fn a_worker_is_where_the_probe_was() -> Result<()> {
     }
     let score = fs::read_to_string(format!("/proc/{worker}/oom_score_adj"))?;
     assert_eq!(score.trim(), "500");
+    assert_eq!(nice(worker)?, 0, "the priority of an ordinary process");
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
     let doctor = host.admin_output("doctor")?;
+    match guest::describe(&doctor).contains("vgpud does not run before its workers") {
+        false => assert_eq!(nice(host.pid())?, -10, "vgpud decides beside workers"),
+        true => eprintln!("SKIPPED IN PART: vgpud lacks CAP_SYS_NICE"),
+    }
     if guest::describe(&doctor).contains("no process namespace") {
         eprintln!("SKIPPED IN PART: vgpud cannot make namespaces");
         return Ok(());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
-use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
+use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Limit, Vm};
 
 use super::socket;
 use crate::config::{Config, DriverKind, Source};
@@ -17,6 +17,7 @@ use crate::store::Store;
 use crate::system;
 use crate::system::patience::Patience;
 use crate::views::World;
+use crate::worker::cgroup::tasks_most;
 
 /// Free space for the database, in bytes, below which the check warns.
 const LOW_SPACE: u64 = 64 << 20;
@@ -415,9 +416,9 @@ pub(super) fn of_warnings(warnings: Vec<String>, before: &[DoctorCheck]) -> Vec<
 }
 
 /// Runs the checks of the present state: GPUs, their accounts, and pinned memory.
-pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
+pub(super) fn of_world(world: &World, config: &Config) -> Vec<DoctorCheck> {
     let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();
-    let hint = match kind {
+    let hint = match config.driver.kind {
         DriverKind::Nvidia => {
             "Install NVIDIA's driver or correct what gpu-scan names, then `vgpu-admin scan-gpus`."
         }
@@ -439,7 +440,14 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
         ));
     }
     checks.extend(world.gpus().iter().filter_map(account));
-    checks.push(pinned_memory(&world.vms(), crate::memory::pinned_most()));
+    let vms = world.vms();
+    checks.push(pinned_memory(&vms, crate::memory::pinned_most()));
+    let sessions = vms.iter().map(|vm| vm.effective_limits.sessions);
+    checks.push(worker_tasks(
+        sessions,
+        config.worker.max_tasks,
+        tasks_most(),
+    ));
     checks
 }
 
@@ -478,6 +486,46 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
              although its limit allows it."
         ),
         "Lower limits with `vgpu-admin vm set --pinned=...`, or `pinned_bytes` in `[defaults.vm]`.",
+    )
+}
+
+/// Warns if the workers of all VMs together may have more processes and threads than the host allows.
+/// A taken-over worker could use them up. `sessions`: the limit of each
+/// VM; `per_program`: `worker.max_tasks`.
+fn worker_tasks(
+    sessions: impl Iterator<Item = Limit>,
+    per_program: u64,
+    most: Option<u64>,
+) -> DoctorCheck {
+    const NAME: &str = "worker-tasks";
+    let Some(most) = most else {
+        let why = "It cannot be read how many processes and threads the host allows";
+        return DoctorCheck::skipped(NAME, why);
+    };
+    let tasks = sessions.map(|limit| {
+        let of_vm = limit.value().map(|most| most.saturating_mul(per_program));
+        of_vm.unwrap_or(u64::MAX)
+    });
+    let said = match tasks.fold(0, u64::saturating_add) {
+        sum if sum <= most => {
+            let fits = format!(
+                "The workers of all VMs may have {sum} processes and threads; the host allows {most}."
+            );
+            return DoctorCheck::ok(NAME, fits);
+        }
+        u64::MAX => {
+            "The workers of at least one VM may have any number of processes and threads".to_owned()
+        }
+        sum => format!("The workers of all VMs may have {sum} processes and threads"),
+    };
+    DoctorCheck::warning(
+        NAME,
+        format!(
+            "{said}, and the host allows {most}: guests that took over their workers could keep other programs from \
+             starting."
+        ),
+        "Lower worker.max_tasks in vgpud.toml or sessions with `vgpu-admin vm set --sessions=...`, or raise TasksMax= \
+         of vgpud's unit.",
     )
 }
 
@@ -602,6 +650,22 @@ mod tests {
             said.len() == 1 && said[0].status == CheckStatus::Warning,
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn workers_that_may_use_up_the_process_numbers_are_told() {
+        let said = |sessions: &[Limit], most| {
+            let check = worker_tasks(sessions.iter().copied(), 512, Some(most));
+            (check.status, check.message)
+        };
+        let limits = [Limit::Value(16), Limit::Value(4)];
+        assert_eq!(said(&limits, 20 * 512).0, CheckStatus::Ok);
+        let (status, message) = said(&limits, 20 * 512 - 1);
+        assert_eq!(status, CheckStatus::Warning, "{message}");
+        assert!(message.contains("10240 processes"), "{message}");
+        let (status, message) = said(&[Limit::Unlimited], 1 << 22);
+        assert_eq!(status, CheckStatus::Warning, "{message}");
+        assert!(message.contains("any number"), "{message}");
     }
 
     #[test]

@@ -18,8 +18,10 @@ use super::failure::{broke_off, of_mediation};
 use super::{doctor, failure, registration, report};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
-use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
-use crate::model::{RuntimeSnapshot, counted, now_unix_ms};
+use crate::mediation::{
+    CheckFound, Explained, GpuCheck, Mediation, MediationError, MediationFuture,
+};
+use crate::model::{GpuRecord, RuntimeSnapshot, counted, now_unix_ms};
 use crate::store::command::refuse;
 use crate::store::{AuditActor, Command, Outcome, Store, StoreOptions, Temporary};
 use crate::system::patience::Patience;
@@ -366,26 +368,26 @@ impl Admin {
         actor: AuditActor,
         gpu: &str,
     ) -> Result<GpuCheckReport, ErrorDetail> {
+        let (uuid, check) = self.checked(actor, gpu).await?;
+        let passed = check.found == CheckFound::Passed;
+        self.check_report(&uuid, passed, check.message).await
+    }
+
+    /// Checks a GPU, and marks the GPU suspect if the check fails.
+    async fn checked(
+        self: &Arc<Self>,
+        actor: AuditActor,
+        gpu: &str,
+    ) -> Result<(String, GpuCheck), ErrorDetail> {
         let uuid = self.store.catalog().reachable_gpu(gpu)?.seen.uuid.clone();
-        let check = self
-            .mediation
-            .check_gpu(uuid.clone())
-            .await
-            .map_err(|error| of_mediation(&error))?;
-        // A check that found no memory says nothing about the GPU.
-        if !check.passed && !check.full {
-            let reason = check.message.clone();
-            self.command(
-                actor,
-                None,
-                Command::SuspectGpu {
-                    gpu: uuid.clone(),
-                    reason,
-                },
-            )
-            .await?;
+        let check = self.mediation.check_gpu(uuid.clone()).await;
+        let check = check.map_err(|error| of_mediation(&error))?;
+        if check.found == CheckFound::Failed {
+            let (gpu, reason) = (uuid.clone(), check.message.clone());
+            self.command(actor, None, Command::SuspectGpu { gpu, reason })
+                .await?;
         }
-        self.check_report(&uuid, check.passed, check.message).await
+        Ok((uuid, check))
     }
 
     /// Checks a suspect or draining GPU. If the check passes, the GPU takes work again.
@@ -399,31 +401,16 @@ impl Admin {
         gpu: &str,
     ) -> Result<GpuCheckReport, ErrorDetail> {
         let command = Command::ResumeGpu { gpu: gpu.into() };
-        let report = self.check_gpu(actor.clone(), gpu).await;
-        let report = report.inspect_err(|why| self.note_refused(&actor, &command, why))?;
-        if !report.passed {
-            let why = refuse(
-                ErrorCode::GpuUnusable,
-                format!(
-                    "GPU {} failed its check: {}",
-                    report.gpu.gpu_id, report.message
-                ),
-                match report.gpu.source {
-                    GpuSource::Soft => {
-                        "It is a software device: look at vgpud's log, then try again."
-                    }
-                    GpuSource::Nvml | GpuSource::Sysfs => {
-                        "Reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then try again."
-                    }
-                },
-            );
+        let checked = self.checked(actor.clone(), gpu).await;
+        let (uuid, check) = checked.inspect_err(|why| self.note_refused(&actor, &command, why))?;
+        if check.found != CheckFound::Passed {
+            let why = not_resumed(self.store.catalog().gpu(&uuid)?, &check);
             self.note_refused(&actor, &command, &why);
             return Err(why);
         }
-        let uuid = report.gpu.uuid.clone();
         self.command(actor, key, Command::ResumeGpu { gpu: uuid.clone() })
             .await?;
-        self.check_report(&uuid, true, report.message).await
+        self.check_report(&uuid, true, check.message).await
     }
 
     async fn check_report(
@@ -638,7 +625,7 @@ impl Admin {
         let mut checks = doctor::examine(&config, &self.source, &self.store, &self.patience).await;
         checks.extend(doctor::of_scan(&self.scanned()));
         let world = self.world().await;
-        checks.extend(doctor::of_world(&world, config.driver.kind));
+        checks.extend(doctor::of_world(&world, &config));
         match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),
             Err(problem) => checks.push(DoctorCheck::error(
@@ -691,4 +678,26 @@ async fn within<T>(deadline: Duration, future: MediationFuture<'_, T>) -> Result
         Ok(Err(error)) => Err(failure::of_mediation(&error).message),
         Err(_) => Err(format!("no answer within {} s", deadline.as_secs())),
     }
+}
+
+/// The answer to `gpu resume` of a GPU whose check did not pass.
+fn not_resumed(gpu: &GpuRecord, check: &GpuCheck) -> ErrorDetail {
+    let way_out = match (check.found, gpu.seen.source) {
+        (CheckFound::MemoryFull, _) => {
+            "Programs hold the memory of the GPU: end some of them (`vgpu-admin session list`), then try again."
+        }
+        (CheckFound::HostFull, _) => {
+            "The host has no free process numbers or no memory: look at what runs there, then try again."
+        }
+        (_, GpuSource::Soft) => "It is a software device: look at vgpud's log, then try again.",
+        (_, GpuSource::Nvml | GpuSource::Sysfs) => {
+            "Reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then try again."
+        }
+    };
+    let outcome = match check.found.is_about_the_gpu() {
+        true => "failed its check",
+        false => "could not be checked",
+    };
+    let what = format!("GPU {} {outcome}: {}", gpu.gpu_id, check.message);
+    refuse(ErrorCode::GpuUnusable, what, way_out)
 }

@@ -32,6 +32,7 @@ use crate::config::{Config, DriverKind, Source};
 use crate::core::Core;
 use crate::events::EventSink;
 use crate::gateway::Gateway;
+use crate::mediation::{CheckFound, GpuCheck};
 use crate::mediator::{Canary, Command, Mediator, MediatorHandle, MediatorSettings};
 use crate::model::{GpuRecord, VmRecord};
 use crate::probe::Prober;
@@ -96,6 +97,8 @@ impl Options {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let config = Arc::new(options.load()?);
     let level = log::start(&config.log)?;
+    // Before other threads start, which inherit the priority.
+    system::priority::lead();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("vgpud")
@@ -120,6 +123,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 /// # Errors
 /// If the checks cannot be started.
 pub fn examine(options: &Options) -> anyhow::Result<DoctorReport> {
+    system::priority::lead();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -402,9 +406,8 @@ fn canary(prober: Prober) -> Canary {
         Box::pin(async move {
             let look = move || prober.check(&gpu.seen, &killed);
             let checked = tokio::task::spawn_blocking(look).await;
-            checked.unwrap_or_else(|e| crate::mediation::GpuCheck {
-                passed: false,
-                full: false,
+            checked.unwrap_or_else(|e| GpuCheck {
+                found: CheckFound::Failed,
                 message: format!("the check broke off: {e}"),
             })
         })

@@ -9,6 +9,7 @@ use crate::config::DriverKind;
 use crate::model::ScannedGpu;
 use crate::probe::Prober;
 use crate::supervisor::launcher::{Launcher, driver_library};
+use crate::system::priority;
 
 /// Checks whether this host can run workers.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ impl Host {
             self.worker_program().await,
             self.worker_user(),
             self.worker_forks(soft),
+            priority(),
         ];
         // The driver of a GPU that only the PCI bus shows is not loaded: no worker starts it.
         let driven = gpus.iter().any(|gpu| gpu.source == GpuSource::Nvml);
@@ -140,6 +142,22 @@ fn needed(kind: DriverKind, gpus: &[ScannedGpu], named: bool, soft: bool) -> &'s
             (false, true) => &[true],
             (false, false) => &[],
         },
+    }
+}
+
+/// Whether vgpud gets CPU time beside workers that use all of it.
+fn priority() -> DoctorCheck {
+    const NAME: &str = "cpu-priority";
+    match priority::leads() {
+        Ok(()) => DoctorCheck::ok(
+            NAME,
+            "vgpud runs before its workers, and a killed worker before others until it has ended",
+        ),
+        Err(why) => DoctorCheck::warning(
+            NAME,
+            format!("vgpud does not run before its workers: {why}"),
+            "Give vgpud CAP_SYS_NICE. Otherwise a worker that uses all CPUs can delay vgpud.",
+        ),
     }
 }
 

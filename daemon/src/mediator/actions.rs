@@ -14,7 +14,7 @@ use super::handle::Command;
 use super::reactor::now_ns;
 use super::session::{Lease, Session};
 use crate::events::{EndCause, Report};
-use crate::mediation::GpuCheck;
+use crate::mediation::{CheckFound, GpuCheck};
 
 impl Actor {
     /// Carries out an action. Answers ([`Actor::ask`]) and strikes are handled elsewhere.
@@ -283,31 +283,42 @@ impl Actor {
     pub(super) fn canary_done(&mut self, gpu: GpuId, check: GpuCheck, killed: &[u32]) {
         // Sessions that end hold memory too.
         let held = self.sessions.values().any(|s| s.is_on(gpu));
-        if check.full && !held && self.full.insert(gpu) {
+        if check.found == CheckFound::MemoryFull && !held && self.full.insert(gpu) {
             // The programs that held the memory may have ended since the check.
             self.run_canary(gpu);
             return;
         }
         self.full.remove(&gpu);
-        let passed = check.passed || check.full && held;
-        if check.passed {
-            self.canary_said.remove(&gpu);
-            self.memory_is_back(gpu, killed);
-        } else if passed {
-            // Otherwise a VM could take the GPU from all by using up its memory.
-            tracing::warn!(
-                gpu = gpu.0,
-                "the GPU was not checked after a kill, because programs hold all of its memory"
-            );
-        } else {
-            tracing::warn!(
-                gpu = gpu.0,
-                "the check after a kill failed: {}",
-                check.message
-            );
-            self.canary_said.insert(gpu, check.message);
-        }
-        self.feed(Event::Verified { gpu, ok: passed });
+        let message = check.message;
+        let ok = match check.found {
+            CheckFound::Passed => {
+                self.canary_said.remove(&gpu);
+                self.memory_is_back(gpu, killed);
+                true
+            }
+            // Otherwise VMs could take the GPU from all by using up its memory, or the host's
+            // process numbers.
+            CheckFound::MemoryFull if held => {
+                tracing::warn!(
+                    gpu = gpu.0,
+                    "the GPU was not checked after a kill, because programs hold all of its memory"
+                );
+                true
+            }
+            CheckFound::HostFull => {
+                tracing::warn!(
+                    gpu = gpu.0,
+                    "the GPU was not checked after a kill: {message}"
+                );
+                true
+            }
+            CheckFound::MemoryFull | CheckFound::Failed => {
+                tracing::warn!(gpu = gpu.0, "the check after a kill failed: {message}");
+                self.canary_said.insert(gpu, message);
+                false
+            }
+        };
+        self.feed(Event::Verified { gpu, ok });
     }
 
     pub(super) fn memory_is_back(&mut self, gpu: GpuId, killed: &[u32]) {

@@ -16,10 +16,11 @@ use super::crashes::Crashes;
 use super::freeing::Freeing;
 use super::handle::{Command, MediatorHandle, Pong};
 use super::images::ImageAccounts;
+use super::message_rate::MessageRates;
 use super::meter::Meter;
 use super::reactor::{Due, Reactor, Source, now_ns};
 use super::registry::Registry;
-use super::session::Session;
+use super::session::{Reading, Session};
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediation::GpuCheck;
@@ -151,6 +152,7 @@ pub(super) struct Actor {
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
     pub(super) crashes: Crashes,
+    pub(super) message_rates: MessageRates,
     pub(super) next_session: u64,
     /// Reason why no session is admitted any more.
     pub(super) draining: Option<String>,
@@ -221,6 +223,7 @@ impl Actor {
             canary_said: BTreeMap::new(),
             full: BTreeSet::new(),
             crashes: Crashes::default(),
+            message_rates: MessageRates::default(),
             killed: BTreeMap::new(),
             suspects: BTreeMap::new(),
             decisions: 0,
@@ -508,11 +511,13 @@ impl Actor {
                 break;
             };
             let Some(worker) = &session.worker else { break };
-            if session.message_rate.paused {
+            if session.reading == Reading::Paused {
                 break;
             }
             let received = worker.channel.receive(&mut buffer);
-            if let Some(until) = session.message_rate.count(now_ns()) {
+            if session.reading == Reading::Counted
+                && let Some(until) = self.message_rates.count(session.vm, now_ns())
+            {
                 self.pause_reading(id, until);
             }
             if !self.received(id, received) {
@@ -528,11 +533,11 @@ impl Actor {
         };
         if let Some(worker) = &session.worker {
             self.reactor.forget(&worker.channel);
-            session.message_rate.paused = true;
+            session.reading = Reading::Paused;
             self.reactor.at(until_ns, Due::ResumeReading(id));
             tracing::debug!(
                 session = id,
-                "the worker sends too many messages; no more are read for a while"
+                "the workers of its VM send too many messages; no more are read for a while"
             );
         }
     }
@@ -544,9 +549,9 @@ impl Actor {
         if let Some(worker) = session
             .worker
             .as_ref()
-            .filter(|_| session.message_rate.paused)
+            .filter(|_| session.reading == Reading::Paused)
         {
-            session.message_rate.paused = false;
+            session.reading = Reading::Counted;
             if let Err(e) = self.reactor.watch(&worker.channel, Source::Worker(id)) {
                 tracing::warn!(session = id, "the worker's messages cannot be read: {e}");
             }

@@ -18,7 +18,7 @@ use super::held::Held;
 use super::images::Images;
 use super::reactor::{Source, now_ns};
 use super::registry::{self, Pool};
-use super::session::{About, MessageRate, Phase, Placed, Session};
+use super::session::{About, Phase, Placed, Reading, Session};
 use super::unrequested::Unrequested;
 use crate::events::{EndCause, Report};
 use crate::mediation::{Change, MediationError};
@@ -326,6 +326,7 @@ impl Actor {
         });
         self.meter.forget(identity);
         self.crashes.forget(identity);
+        self.message_rates.forget(identity);
         self.images.remove(identity);
     }
 
@@ -517,7 +518,7 @@ impl Actor {
             depth: self.depth_of(id),
             fault: None,
             about,
-            message_rate: MessageRate::default(),
+            reading: Reading::Counted,
         };
         self.sessions.insert(id, session);
     }

@@ -8,7 +8,7 @@ use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 use super::actor::Actor;
 use super::handle::{Note, Refused};
 use super::reactor::{Due, now_ns};
-use super::session::{Phase, Session};
+use super::session::{Phase, Reading, Session};
 use crate::events::{EndCause, Report};
 use crate::model::UsageDelta;
 use crate::system::shut_down;
@@ -133,7 +133,7 @@ impl Actor {
         };
         // Earlier messages of the worker: a fault, or the reason for its end.
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.message_rate = super::session::MessageRate::default();
+            session.reading = Reading::Last;
         }
         self.read_worker(id, LAST_WORDS);
         let Some(session) = self.sessions.get(&id) else {

@@ -12,6 +12,7 @@
 //! | `answers` | requests that the scheduler answers at once: sessions, memory |
 //! | `actions` | carries out decisions: leases, kills, canaries |
 //! | `messages` | workers' messages, checked against vgpud's own accounts |
+//! | `message_rate` | how many messages the workers of a VM may send |
 //! | `ending` | the end of a session: informs the guest, kills the worker and verifies its end |
 //! | `depth` | calls and bytes that each session may have queued |
 //! | `unrequested` | device memory that no worker requested, charged to the VM |
@@ -40,6 +41,7 @@ pub mod handle;
 mod held;
 mod images;
 mod look;
+mod message_rate;
 mod messages;
 mod meter;
 mod reactor;

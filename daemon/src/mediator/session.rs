@@ -50,7 +50,7 @@ pub(super) struct Session {
     /// The device fault that the worker reported, if any.
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,
-    pub(super) message_rate: MessageRate,
+    pub(super) reading: Reading,
 }
 
 /// A GPU that a session runs on.
@@ -106,29 +106,15 @@ pub(super) struct Lease {
     pub(super) ending: bool,
 }
 
-/// Counts the messages of a worker, to bound their rate.
-#[derive(Debug, Default)]
-pub(super) struct MessageRate {
-    window_ns: u64,
-    count: u32,
-    pub(super) paused: bool,
-}
-
-impl MessageRate {
-    /// Messages that a worker may send within one window. An honest worker sends a few per lease.
-    const PER_WINDOW: u32 = 4_000;
-    const WINDOW_NS: u64 = 100_000_000;
-
-    /// Counts one message. If the message exceeds the rate: returns the time in ns until which no
-    /// more messages of this worker are read.
-    pub(super) fn count(&mut self, now_ns: u64) -> Option<u64> {
-        if now_ns >= self.window_ns + Self::WINDOW_NS {
-            self.window_ns = now_ns;
-            self.count = 0;
-        }
-        self.count += 1;
-        (self.count > Self::PER_WINDOW).then_some(self.window_ns + Self::WINDOW_NS)
-    }
+/// Whether a worker's messages are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// They are read and counted.
+    Counted,
+    /// The workers of the VM sent too many: no messages are read for a while.
+    Paused,
+    /// The worker has ended: its remaining messages are read without a count.
+    Last,
 }
 
 impl Session {
@@ -159,24 +145,5 @@ impl Session {
         if let Some(notes) = &self.notes {
             let _ = notes.try_send(note);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_that_floods_is_not_read_until_the_window_ends() {
-        let mut message_rate = MessageRate::default();
-        let start = 5 * MessageRate::WINDOW_NS;
-        for _ in 0..MessageRate::PER_WINDOW {
-            assert_eq!(message_rate.count(start), None);
-        }
-        assert_eq!(
-            message_rate.count(start + 1),
-            Some(start + MessageRate::WINDOW_NS)
-        );
-        assert_eq!(message_rate.count(start + MessageRate::WINDOW_NS), None);
     }
 }

@@ -18,7 +18,7 @@ use vgpu_api::GpuSource;
 use vgpu_proto::text::printable;
 
 use crate::config::{Config, DriverKind};
-use crate::mediation::GpuCheck;
+use crate::mediation::{CheckFound, GpuCheck};
 use crate::model::{ScanResult, ScannedGpu, VmIdentity};
 use crate::supervisor::launcher::{
     Launcher, driver_library, environment, probe_binary, worker_binary,
@@ -46,21 +46,27 @@ struct Answer {
     full: bool,
 }
 
-/// Why a check did not pass.
-struct Failed {
-    /// As [`GpuCheck::full`].
-    full: bool,
+/// Why a probe gave no answer, or why its check did not pass.
+#[derive(Debug)]
+struct Failure {
+    found: CheckFound,
     message: String,
 }
 
-impl From<String> for Failed {
-    fn from(message: String) -> Failed {
-        let full = false;
-        Failed { full, message }
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
+        let found = CheckFound::Failed;
+        Failure { found, message }
     }
 }
 
-/// Time between two attempts of a check while the device memory is full.
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.message
+    }
+}
+
+/// Time between two attempts of a check while the device memory or the host is full.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Prober {
@@ -133,11 +139,8 @@ impl Prober {
     ) -> GpuCheck {
         let most = self.launcher.config().worker.kill_verify_ms / 2;
         if let Err(message) = processes::are_gone(dying, Duration::from_millis(most)) {
-            return GpuCheck {
-                passed: false,
-                full: false,
-                message,
-            };
+            let found = CheckFound::Failed;
+            return GpuCheck { found, message };
         }
         killed.extend(dying);
         self.check(gpu, &killed)
@@ -151,29 +154,28 @@ impl Prober {
         let config = self.launcher.config();
         let most = Duration::from_millis(config.worker.kill_verify_ms / 2);
         let until = Instant::now() + most / 2;
-        let checked = loop {
+        let tries = || loop {
             match self.canary(&config, gpu) {
-                Err(Failed { full: true, .. }) if Instant::now() < until => {
+                Err(failure) if !failure.found.is_about_the_gpu() && Instant::now() < until => {
                     std::thread::sleep(AGAIN);
                 }
                 done => break done,
             }
         };
-        let back = match &checked {
-            Ok(_) | Err(Failed { full: true, .. }) => self.memory_is_back(gpu, killed, most),
-            Err(_) => Ok(()),
+        let checked = match tries() {
+            Err(failure) if failure.found == CheckFound::Failed => Err(failure),
+            checked => self.memory_is_back(gpu, killed, most).and(checked),
         };
-        let checked = back.map_err(Failed::from).and(checked);
-        let passed = checked.is_ok();
-        let Failed { full, message } = checked.map_or_else(|failed| failed, Failed::from);
-        GpuCheck {
-            passed,
-            full,
-            message,
+        match checked {
+            Ok(message) => GpuCheck {
+                found: CheckFound::Passed,
+                message,
+            },
+            Err(Failure { found, message }) => GpuCheck { found, message },
         }
     }
 
-    fn canary(&self, config: &Config, gpu: &ScannedGpu) -> Result<String, Failed> {
+    fn canary(&self, config: &Config, gpu: &ScannedGpu) -> Result<String, Failure> {
         let soft = gpu.source == GpuSource::Soft;
         let mut args: Vec<OsString> = vec!["canary".into()];
         args.extend(library_args(config, soft)?);
@@ -196,7 +198,7 @@ impl Prober {
         env: &[(OsString, OsString)],
         sessions: Option<u64>,
         deadline: Duration,
-    ) -> Result<Written, String> {
+    ) -> Result<Written, Failure> {
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
         let inmate = (VmIdentity::PROBE, owner);
@@ -214,7 +216,7 @@ impl Prober {
         let config = self.launcher.config();
         let driver = driver_library(&config, soft)?.unwrap_or_else(|| SYSTEM_DRIVER.to_owned());
         let args = ["library".into(), "--driver".into(), driver.into()];
-        understood(&self.run(&config, soft, &args)?).map_err(|failed| failed.message)
+        understood(&self.run(&config, soft, &args)?).map_err(String::from)
     }
 
     /// Runs the worker program as vgpud runs it for guests, which answers with its version.
@@ -236,7 +238,7 @@ impl Prober {
         }
     }
 
-    fn run(&self, config: &Config, soft: bool, args: &[OsString]) -> Result<Written, String> {
+    fn run(&self, config: &Config, soft: bool, args: &[OsString]) -> Result<Written, Failure> {
         let env = probe_environment(config, soft);
         self.run_program(config, &probe_binary(config)?, args, &env)
     }
@@ -248,7 +250,7 @@ impl Prober {
         binary: &Path,
         args: &[OsString],
         env: &[(OsString, OsString)],
-    ) -> Result<Written, String> {
+    ) -> Result<Written, Failure> {
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // The same user as the workers, so that the probe sees the same access rights.
         let owner = self.launcher.owners().of(0)?;
@@ -275,7 +277,7 @@ fn probe_environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
 }
 
 /// The message of a probe's answer.
-fn understood(written: &Written) -> Result<String, Failed> {
+fn understood(written: &Written) -> Result<String, Failure> {
     let answer: Answer = serde_json::from_slice(&written.output)
         .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
     let Answer {
@@ -289,7 +291,11 @@ fn understood(written: &Written) -> Result<String, Failed> {
     if !written.said.is_empty() {
         message += &format!(" ({})", written.said.join("; "));
     }
-    Err(Failed { full, message })
+    let found = match full {
+        true => CheckFound::MemoryFull,
+        false => CheckFound::Failed,
+    };
+    Err(Failure { found, message })
 }
 
 /// Adds the output of soft-gpu: to the last warning, or as a remark about the devices that serve.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vgpu_api::GpuSource;
 
-use super::{Prober, soft_state};
+use super::{Failure, Prober, soft_state};
 use crate::model::{DeviceProcess, ScannedGpu};
 
 /// Interval at which a device is asked again whether memory was freed.
@@ -19,12 +19,16 @@ impl Prober {
     /// # Errors
     /// A sentence, if the processes cannot be determined.
     pub fn processes(&self, gpu: &ScannedGpu) -> Result<Vec<DeviceProcess>, String> {
+        Ok(self.processes_on(gpu)?)
+    }
+
+    fn processes_on(&self, gpu: &ScannedGpu) -> Result<Vec<DeviceProcess>, Failure> {
         let config = self.launcher.config();
         match gpu.source {
             GpuSource::Soft => {
                 let dir = config.soft_state_dir();
                 soft_state::read(&dir, gpu.ordinal)
-                    .map_err(|e| format!("cannot read {}: {e}", dir.display()))
+                    .map_err(|e| format!("cannot read {}: {e}", dir.display()).into())
             }
             GpuSource::Sysfs => Ok(Vec::new()),
             GpuSource::Nvml => {
@@ -35,7 +39,7 @@ impl Prober {
                 }
                 let output = self.run(&config, false, &args)?.output;
                 serde_json::from_slice(&output)
-                    .map_err(|e| format!("the probe's answer is not understood: {e}"))
+                    .map_err(|e| format!("the probe's answer is not understood: {e}").into())
             }
         }
     }
@@ -50,12 +54,12 @@ impl Prober {
         gpu: &ScannedGpu,
         killed: &[u32],
         most: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let until = Instant::now() + most;
         // Process numbers from NVML may belong to another process namespace.
         let ours = gpu.source == GpuSource::Soft;
         loop {
-            let found = self.processes(gpu)?;
+            let found = self.processes_on(gpu)?;
             let Some(held) = found.iter().find(|p| is_left(p, killed, ours)) else {
                 return Ok(());
             };
@@ -66,7 +70,8 @@ impl Prober {
                     held.memory_bytes,
                     held.pid,
                     most.as_millis()
-                ));
+                )
+                .into());
             }
             std::thread::sleep(AGAIN);
         }

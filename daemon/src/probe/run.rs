@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vgpu_proto::text::printable;
 
+use super::Failure;
+use crate::mediation::CheckFound;
 use crate::worker::confine::{Confinement, Jail, Program};
 use crate::worker::process::{Exit, Process};
 use crate::worker::spawn::reap_soon;
@@ -47,7 +49,7 @@ pub(super) fn run(
     env: &[(OsString, OsString)],
     confined: (&Jail, Confinement),
     deadline: Duration,
-) -> Result<Written, String> {
+) -> Result<Written, Failure> {
     let name = program;
     let until = Instant::now() + deadline;
     let mut command = Command::new(program.path());
@@ -63,9 +65,7 @@ pub(super) fn run(
         .stderr(Stdio::piped());
     let (jail, confinement) = confined;
     let started = jail.start(command, Vec::new(), confinement);
-    let mut child = started
-        .map_err(|e| format!("cannot start {name}: {e}"))?
-        .child;
+    let mut child = started.map_err(|e| not_started(program, &e))?.child;
     // The probe ends when this end of the pipe closes, so the probe ends with vgpud in any case.
     let _alive = child.stdin.take();
     let process = match Process::open(child.id()) {
@@ -73,14 +73,14 @@ pub(super) fn run(
         Err(e) => {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("cannot watch {name}: {e}"));
+            return Err(format!("cannot watch {name}: {e}").into());
         }
     };
     let late = || {
-        format!(
+        Failure::from(format!(
             "{name} did not answer within {} ms and was killed",
             deadline.as_millis()
-        )
+        ))
     };
     let heard = listen(child.stdout.take(), child.stderr.take(), until);
     let Some((output, said)) = heard else {
@@ -101,11 +101,22 @@ pub(super) fn run(
     // Joined into one line for display.
     let lines: Vec<&str> = said.split_whitespace().collect();
     let said = printable(&lines.join(" "), SAID_MOST);
-    Err(if said.is_empty() {
-        format!("{name} {exit}")
-    } else {
-        format!("{name} {exit}: {said}")
-    })
+    Err(Failure::from(match said.is_empty() {
+        true => format!("{name} {exit}"),
+        false => format!("{name} {exit}: {said}"),
+    }))
+}
+
+/// The failure of a start. A host without a free process number or free memory says nothing about
+/// the program, nor about the GPU.
+fn not_started(program: &Program, error: &std::io::Error) -> Failure {
+    use std::io::ErrorKind::{OutOfMemory, WouldBlock};
+    let found = match error.kind() {
+        WouldBlock | OutOfMemory => CheckFound::HostFull,
+        _ => CheckFound::Failed,
+    };
+    let message = format!("cannot start {program}: {error}");
+    Failure { found, message }
 }
 
 fn last_lines(text: &str) -> Vec<String> {
@@ -210,6 +221,7 @@ mod tests {
             Duration::from_millis(deadline_ms),
         )
         .map(|written| String::from_utf8_lossy(&written.output).into_owned())
+        .map_err(String::from)
     }
 
     #[test]
@@ -242,6 +254,19 @@ mod tests {
         );
         assert!(sh("kill -9 $$", 20_000).unwrap_err().contains("SIGKILL"));
         assert!(jail().program(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_host_without_processes_or_memory_says_nothing_about_the_gpu() {
+        let program = jail().program(Path::new("/bin/sh")).expect("a shell");
+        let found = |error: i32| {
+            let error = std::io::Error::from_raw_os_error(error);
+            not_started(&program, &error).found
+        };
+        use nix::libc::{EAGAIN, ENOENT, ENOMEM};
+        assert_eq!(found(EAGAIN), CheckFound::HostFull);
+        assert_eq!(found(ENOMEM), CheckFound::HostFull);
+        assert_eq!(found(ENOENT), CheckFound::Failed);
     }
 
     #[test]

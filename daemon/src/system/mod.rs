@@ -6,6 +6,7 @@
 //! | [`guarded`] | reads sockets whose peers may attach descriptors |
 //! | `held` | opens files without reading them, and identifies them |
 //! | [`patience`] | file operations with a deadline, in threads of their own |
+//! | [`priority`] | CPU priority of vgpud and of what it starts |
 //! | `private` | creates a file or directory that appears at its path only when complete |
 //! | `rights` | makes the kernel refuse attached descriptors, where it can |
 //! | `walk` | opens a socket's directory without following links that a tenant may have put there |
@@ -16,6 +17,7 @@ pub mod closer;
 pub mod guarded;
 pub(crate) mod held;
 pub mod patience;
+pub mod priority;
 pub(crate) mod private;
 pub(crate) mod rights;
 pub(crate) mod walk;

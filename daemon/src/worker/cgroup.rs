@@ -163,6 +163,18 @@ impl fmt::Display for WorkerCgroup {
     }
 }
 
+/// Most processes and threads that vgpud and all workers may have together: the least of the limits
+/// of vgpud's cgroup (systemd: `TasksMax=`) and of the kernel. `None`: no limit can be read.
+#[must_use]
+pub fn tasks_most() -> Option<u64> {
+    let of_cgroup = own_cgroup().ok().map(|dir| dir.join("pids.max"));
+    let of_kernel = ["threads-max", "pid_max"].map(|name| Path::new("/proc/sys/kernel").join(name));
+    let limits = of_cgroup.into_iter().chain(of_kernel);
+    limits
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+        .min()
+}
+
 /// The cgroup (version 2) of this process.
 fn own_cgroup() -> Result<PathBuf, String> {
     let read =

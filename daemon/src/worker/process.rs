@@ -9,6 +9,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
+use crate::system::priority;
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -71,11 +73,16 @@ impl Process {
         self.pid
     }
 
-    /// Sends SIGKILL. Safe to repeat; a process that has ended is no error.
+    /// Sends SIGKILL, and lets the process end before others use the CPU. Safe to repeat; a process
+    /// that has ended is no error.
     pub fn kill(&self) {
         // ESRCH: the process has ended. EPERM cannot occur: a worker never has more rights than
         // vgpud.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        // The number of a process that is reaped may belong to another.
+        if !self.is_gone() {
+            priority::end_first(self.pid);
+        }
     }
 
     /// How the process ended; `None` while it runs. Never waits. Reaps a child.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use vgpu_api::{EventKind, Limit, PoolSettings, VmLimits};
 use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
-use vgpud::mediation::Change;
+use vgpud::mediation::{Change, CheckFound};
 use vgpud::worker::records::WorkerRecords;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -126,8 +126,8 @@ fn a_hung_operation_is_killed_and_the_neighbour_runs() {
     assert!(host.events(EventKind::GpuSuspect).is_empty());
 }
 
-#[test]
-fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
+/// A host whose checks of GPUs find this, after the kill of a worker whose kernel hangs.
+fn host_after_a_kill(canary: CheckFound) -> Host {
     let settings = PoolSettings {
         soft_limit_ms: Limit::Unlimited,
         hard_limit_ms: Limit::Value(200),
@@ -135,12 +135,18 @@ fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
     };
     let host = Host::with(&Setup {
         settings,
-        canary: false,
+        canary,
         ..Setup::default()
     });
     let [mut hung] = host.guests();
     hung.ask(b'W', b'G');
     assert_eq!(hung.note().1, LAUNCH_TIMEOUT);
+    host
+}
+
+#[test]
+fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
+    let host = host_after_a_kill(CheckFound::Failed);
     let events = until("the event", || {
         Some(host.events(EventKind::GpuSuspect)).filter(|events| !events.is_empty())
     });
@@ -151,6 +157,14 @@ fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
     );
     let refused = Guest::try_connect(&host.socket(1)).expect_err("refused");
     assert_eq!(refused.0, Refusal::NoGpu, "{}", refused.1);
+}
+
+#[test]
+fn a_gpu_whose_check_the_host_could_not_start_serves() {
+    let host = host_after_a_kill(CheckFound::HostFull);
+    let mut next = Guest::connect(&host.socket(1));
+    next.ask(b'W', b'G');
+    assert!(host.events(EventKind::GpuSuspect).is_empty());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use vgpud::config::{Config, DriverKind};
 use vgpud::core::Core;
 use vgpud::events::{EventSink, Journal};
 use vgpud::gateway::Gateway;
-use vgpud::mediation::{Change, GpuCheck, Mediation};
+use vgpud::mediation::{Change, CheckFound, GpuCheck, Mediation};
 use vgpud::mediator::{Mediator, MediatorSettings};
 use vgpud::model::{
     AssignmentRecord, DeviceProcess, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
@@ -36,7 +36,7 @@ pub(crate) struct Setup {
     pub(crate) start: &'static str,
     pub(crate) settings: PoolSettings,
     pub(crate) configure: fn(&mut Config),
-    pub(crate) canary: bool,
+    pub(crate) canary: CheckFound,
     pub(crate) unverified: bool,
 }
 
@@ -46,7 +46,7 @@ impl Default for Setup {
             start: "",
             settings: PoolSettings::default(),
             configure: |_| {},
-            canary: true,
+            canary: CheckFound::Passed,
             unverified: false,
         }
     }
@@ -82,7 +82,7 @@ impl Host {
         let launcher = Launcher::new(config.clone(), records.clone()).expect("a thread");
         let launcher = Arc::new(launcher);
         prepare_soft_state(&config, launcher.owners()).expect("a directory for soft devices");
-        let passed = setup.canary;
+        let found = setup.canary;
         let unverified = if setup.unverified {
             [GPU.to_owned()].into()
         } else {
@@ -95,8 +95,7 @@ impl Host {
             canary: Arc::new(move |_, _| {
                 Box::pin(async move {
                     GpuCheck {
-                        passed,
-                        full: false,
+                        found,
                         message: "as the test says".into(),
                     }
                 })

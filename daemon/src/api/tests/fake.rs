@@ -13,7 +13,9 @@ use vgpu_sched::log::{Bounds, DecisionLog};
 use vgpu_sched::{Class, Event as SchedEvent, PoolConfig, PoolId, Scheduler, VmConfig, VmId};
 
 use crate::config::Config;
-use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
+use crate::mediation::{
+    Change, CheckFound, Explained, GpuCheck, Mediation, MediationError, MediationFuture,
+};
 use crate::model::{
     GpuRuntime, Histogram, ListenerProblem, RuntimeSnapshot, ScanResult, ScannedGpu, VmRuntime,
 };
@@ -35,8 +37,8 @@ pub(super) struct FakeMediation {
     pub(super) broken: AtomicBool,
     /// While set, `snapshot` never answers.
     pub(super) silent: AtomicBool,
-    /// While set, checks fail.
-    pub(super) sick_gpu: AtomicBool,
+    /// What checks of GPUs find; `None`: they pass.
+    pub(super) check: Mutex<Option<(CheckFound, &'static str)>>,
     /// While set, the probe fails.
     pub(super) no_probe: AtomicBool,
     /// While set, scans find GPU 0 without a driver.
@@ -143,6 +145,10 @@ fn events(vm_id: u32) -> [SchedEvent; 2] {
 }
 
 impl FakeMediation {
+    pub(super) fn checks_find(&self, found: Option<(CheckFound, &'static str)>) {
+        *self.check.lock().unwrap() = found;
+    }
+
     fn log(&self) -> vgpu_sched::log::View {
         let mut scheduler = Scheduler::new(vgpu_sched::Config::default());
         let mut log = DecisionLog::new(&scheduler, Bounds::default());
@@ -211,17 +217,10 @@ impl Mediation for FakeMediation {
 
     fn check_gpu(&self, _uuid: String) -> MediationFuture<'_, GpuCheck> {
         Box::pin(async {
-            let passed = !self.sick_gpu.load(Ordering::SeqCst);
-            let message = if passed {
-                "canary in 3 ms"
-            } else {
-                "the canary hangs"
-            };
-            Ok(GpuCheck {
-                passed,
-                full: false,
-                message: message.into(),
-            })
+            let passes = (CheckFound::Passed, "canary in 3 ms");
+            let (found, message) = self.check.lock().unwrap().unwrap_or(passes);
+            let message = message.into();
+            Ok(GpuCheck { found, message })
         })
     }
 

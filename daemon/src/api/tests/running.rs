@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::{Host, client, eventually};
 use crate::events::{EventSink, Report};
-use crate::mediation::Change;
+use crate::mediation::{Change, CheckFound};
+
+const SICK: (CheckFound, &str) = (CheckFound::Failed, "the canary hangs");
 
 #[tokio::test]
 async fn the_owners_example_is_on_one_screen() {
@@ -425,7 +427,7 @@ async fn a_failing_or_silent_mediation_is_reported() {
 async fn a_gpu_without_its_driver_is_not_checked_and_never_suspect() {
     let host = Host::start().await;
     host.owners_example().await;
-    host.mediation.sick_gpu.store(true, Ordering::SeqCst);
+    host.mediation.checks_find(Some(SICK));
     host.mediation.no_driver.store(true, Ordering::SeqCst);
     host.done("POST", "/v1/gpus/scan", json!({})).await;
     let state = async || host.get("/v1/gpus/0").await.json()["state"].clone();
@@ -452,7 +454,7 @@ async fn a_gpu_without_its_driver_is_not_checked_and_never_suspect() {
 async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
     let host = Host::start().await;
     host.owners_example().await;
-    host.mediation.sick_gpu.store(true, Ordering::SeqCst);
+    host.mediation.checks_find(Some(SICK));
     let report = host.done("POST", "/v1/gpus/0/check", json!({})).await;
     assert_eq!(
         (&report["passed"], &report["gpu"]["state"]),
@@ -465,7 +467,7 @@ async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
     let doctor = host.get("/v1/doctor").await.json();
     assert_eq!(doctor["ok"], false);
     assert!(doctor.to_string().contains("gpu resume 0"), "{doctor}");
-    host.mediation.sick_gpu.store(false, Ordering::SeqCst);
+    host.mediation.checks_find(None);
     let report = host.done("POST", "/v1/gpus/0/resume", json!({})).await;
     assert_eq!(
         (&report["passed"], &report["gpu"]["state"]),
@@ -473,6 +475,32 @@ async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
     );
     host.done("POST", "/v1/gpus/1/drain", json!({})).await;
     assert_eq!(host.get("/v1/gpus/1").await.json()["state"], "draining");
+}
+
+#[tokio::test]
+async fn a_check_that_could_not_take_place_says_nothing_about_the_gpu() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    host.done("POST", "/v1/gpus/0/drain", json!({})).await;
+    for (found, message, way_out) in [
+        (CheckFound::MemoryFull, "no memory", "end some of them"),
+        (CheckFound::HostFull, "cannot start", "process numbers"),
+    ] {
+        host.mediation.checks_find(Some((found, message)));
+        let report = host.done("POST", "/v1/gpus/0/check", json!({})).await;
+        assert_eq!(
+            (&report["passed"], &report["gpu"]["state"]),
+            (&json!(false), &json!("draining"))
+        );
+        let refused = host
+            .refused("POST", "/v1/gpus/0/resume", json!({}), "gpu_unusable")
+            .await;
+        assert!(refused.contains("could not be checked"), "{refused}");
+        assert!(
+            refused.contains(message) && refused.contains(way_out),
+            "{refused}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -492,7 +520,7 @@ async fn a_scan_reports_and_a_failed_one_changes_nothing() {
     assert_eq!(host.get("/v1/gpus/0").await.json()["state"], "ready");
     let warned = async || host.get("/v1/status").await.json()["daemon"]["warnings"].to_string();
     assert!(!warned().await.contains("last scan"), "GPUs serve");
-    host.mediation.sick_gpu.store(true, Ordering::SeqCst);
+    host.mediation.checks_find(Some(SICK));
     for gpu in [0, 1] {
         let path = format!("/v1/gpus/{gpu}/check");
         host.done("POST", &path, json!({})).await;

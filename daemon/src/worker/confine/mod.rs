@@ -31,7 +31,7 @@ use seccompiler::BpfProgram;
 use super::owner::Owner;
 use crate::config;
 use crate::model::VmIdentity;
-use crate::system::closer::forking;
+use crate::system::{closer::forking, priority};
 pub use namespaces::Spaces;
 pub use program::Program;
 
@@ -77,6 +77,8 @@ pub struct Confinement {
     apart: bool,
     /// Whether the process gets a `/proc` of its own process namespace.
     own_proc: bool,
+    /// Whether the process has the CPU priority of workers, not that of vgpud.
+    follows: bool,
     files: Option<OwnedFd>,
     filters: Arc<[BpfProgram]>,
 }
@@ -193,6 +195,8 @@ impl Jail {
             apart,
             // soft-gpu learns from the host's `/proc` which number the process has there.
             own_proc: apart && !soft,
+            // A probe must answer in time although workers use the CPU.
+            follows: inmate.vm != VmIdentity::PROBE,
             files,
             filters: self.filters.clone(),
         })
@@ -208,6 +212,7 @@ impl Jail {
             spaces: None,
             apart: false,
             own_proc: false,
+            follows: false,
             files: None,
             filters: Arc::from([]),
         }
@@ -253,6 +258,9 @@ impl Confinement {
             // A new process session (setsid): signals of vgpud's terminal do not reach the
             // process, and a write to /proc/self/autogroup changes no other process.
             setsid()?;
+            if self.follows {
+                priority::follow();
+            }
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
             let user = self
