@@ -489,9 +489,9 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     )
 }
 
-/// Warns if the workers of all VMs together may have more processes and threads than the host allows.
-/// A taken-over worker could use them up. `sessions`: the limit of each
-/// VM; `per_program`: `worker.max_tasks`.
+/// Warns if the workers of all VMs together may have more processes and threads than the host
+/// allows: taken-over workers could use them up. `sessions`: the limit of each VM; `per_program`:
+/// `worker.max_tasks`.
 fn worker_tasks(
     sessions: impl Iterator<Item = Limit>,
     per_program: u64,
