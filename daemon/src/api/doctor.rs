@@ -16,8 +16,8 @@ use crate::config::{Config, DriverKind, Source};
 use crate::store::Store;
 use crate::system;
 use crate::system::patience::Patience;
+use crate::system::tasks::tasks_most;
 use crate::views::World;
-use crate::worker::cgroup::tasks_most;
 
 /// Free space for the database, in bytes, below which the check warns.
 const LOW_SPACE: u64 = 64 << 20;

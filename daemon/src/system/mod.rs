@@ -9,6 +9,7 @@
 //! | [`priority`] | CPU priority of vgpud and of what it starts |
 //! | `private` | creates a file or directory that appears at its path only when complete |
 //! | `rights` | makes the kernel refuse attached descriptors, where it can |
+//! | [`tasks`] | the limit of processes and threads, and the cgroup that sets it |
 //! | `walk` | opens a socket's directory without following links that a tenant may have put there |
 
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub mod patience;
 pub mod priority;
 pub(crate) mod private;
 pub(crate) mod rights;
+pub mod tasks;
 pub(crate) mod walk;
 
 use std::fs::{File, OpenOptions};
