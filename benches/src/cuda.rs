@@ -5,13 +5,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use libloading::Library;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::{attach, stream_flag};
 
 /// Device address.
 pub type DevicePtr = u64;
 /// Opaque handle.
 pub type Handle = *mut c_void;
 
-type Status = c_int;
+type Status = c_uint;
 
 macro_rules! api {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($arg:ty),*);)*) => {
@@ -119,7 +121,6 @@ impl Program {
     /// # Errors
     /// If any step fails.
     pub fn start(library: &Path, ptx: &CStr) -> Result<Program> {
-        const NON_BLOCKING: c_uint = 1;
         let api = Api::load(library)?;
         let (mut device, mut ctx) = (0, std::ptr::null_mut());
         let (mut module, mut null_kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -144,7 +145,7 @@ impl Program {
             )?;
             ok(
                 "cuStreamCreate",
-                (api.stream_create)(&raw mut stream, NON_BLOCKING),
+                (api.stream_create)(&raw mut stream, stream_flag::NON_BLOCKING),
             )?;
         }
         Ok(Program {
@@ -232,7 +233,7 @@ impl Program {
     /// # Errors
     /// On any other status.
     pub fn query(&self) -> Result<()> {
-        const NOT_READY: Status = 600;
+        const NOT_READY: Status = CuResult::NOT_READY.0;
         // SAFETY: a live stream.
         match unsafe { (self.api.stream_query)(self.stream) } {
             0 | NOT_READY => Ok(()),
@@ -269,11 +270,10 @@ impl Program {
     /// # Errors
     /// If the driver refuses.
     pub fn managed(&self, bytes: usize) -> Result<DevicePtr> {
-        const GLOBAL: c_uint = 1;
         let mut ptr = 0;
         // SAFETY: a live out pointer.
         ok("cuMemAllocManaged", unsafe {
-            (self.api.mem_managed)(&raw mut ptr, bytes, GLOBAL)
+            (self.api.mem_managed)(&raw mut ptr, bytes, attach::GLOBAL)
         })?;
         Ok(ptr)
     }

@@ -139,7 +139,6 @@ impl fmt::Display for StrikeCause {
 
 /// Why a session is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Refusal {
     /// No such VM.
     UnknownVm,

@@ -3,9 +3,10 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use vgpu_api::{ErrorBody, ErrorCode, ErrorDetail};
+use vgpu_api::{ErrorBody, ErrorCode, ErrorDetail, GpuSource};
 
-use crate::mediation::MediationError;
+use crate::mediation::{CheckFound, GpuCheck, MediationError};
+use crate::model::GpuRecord;
 use crate::store::command::refuse;
 
 /// A response that reports a failure.
@@ -87,4 +88,25 @@ pub(super) fn of_mediation(error: &MediationError) -> ErrorDetail {
             "The daemon's log says more.",
         ),
     }
+}
+/// The answer to `gpu resume` of a GPU whose check did not pass.
+pub(super) fn not_resumed(gpu: &GpuRecord, check: &GpuCheck) -> ErrorDetail {
+    let way_out = match (check.found, gpu.seen.source) {
+        (CheckFound::MemoryFull, _) => {
+            "Programs hold the memory of the GPU: end some of them (`vgpu-admin session list`), then try again."
+        }
+        (CheckFound::HostFull, _) => {
+            "The host has no free process numbers or no memory: look at what runs there, then try again."
+        }
+        (_, GpuSource::Soft) => "It is a software device: look at vgpud's log, then try again.",
+        (_, GpuSource::Nvml | GpuSource::Sysfs) => {
+            "Reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then try again."
+        }
+    };
+    let outcome = match check.found.is_about_the_gpu() {
+        true => "failed its check",
+        false => "could not be checked",
+    };
+    let what = format!("GPU {} {outcome}: {}", gpu.gpu_id, check.message);
+    refuse(ErrorCode::GpuUnusable, what, way_out)
 }

@@ -11,17 +11,17 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use vgpu_api::{
     ApplyReport, DaemonStatus, DoctorCheck, DoctorReport, ErrorCode, ErrorDetail, EventKind,
-    GpuCheckReport, GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
+    GpuCheckReport, HostState, ReloadReport, ScanReport, Severity, Status,
 };
 
-use super::failure::{broke_off, of_mediation};
+use super::failure::{broke_off, not_resumed, of_mediation};
 use super::{doctor, failure, registration, report};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
 use crate::mediation::{
     CheckFound, Explained, GpuCheck, Mediation, MediationError, MediationFuture,
 };
-use crate::model::{GpuRecord, RuntimeSnapshot, counted, now_unix_ms};
+use crate::model::{RuntimeSnapshot, counted, now_unix_ms};
 use crate::store::command::refuse;
 use crate::store::{AuditActor, Command, Outcome, Store, StoreOptions, Temporary};
 use crate::system::patience::Patience;
@@ -678,26 +678,4 @@ async fn within<T>(deadline: Duration, future: MediationFuture<'_, T>) -> Result
         Ok(Err(error)) => Err(failure::of_mediation(&error).message),
         Err(_) => Err(format!("no answer within {} s", deadline.as_secs())),
     }
-}
-
-/// The answer to `gpu resume` of a GPU whose check did not pass.
-fn not_resumed(gpu: &GpuRecord, check: &GpuCheck) -> ErrorDetail {
-    let way_out = match (check.found, gpu.seen.source) {
-        (CheckFound::MemoryFull, _) => {
-            "Programs hold the memory of the GPU: end some of them (`vgpu-admin session list`), then try again."
-        }
-        (CheckFound::HostFull, _) => {
-            "The host has no free process numbers or no memory: look at what runs there, then try again."
-        }
-        (_, GpuSource::Soft) => "It is a software device: look at vgpud's log, then try again.",
-        (_, GpuSource::Nvml | GpuSource::Sysfs) => {
-            "Reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then try again."
-        }
-    };
-    let outcome = match check.found.is_about_the_gpu() {
-        true => "failed its check",
-        false => "could not be checked",
-    };
-    let what = format!("GPU {} {outcome}: {}", gpu.gpu_id, check.message);
-    refuse(ErrorCode::GpuUnusable, what, way_out)
 }

@@ -409,12 +409,8 @@ fn a_limit_of_the_file_is_a_number_or_unlimited() {
         limits("sessions = \"unlimited\"").sessions,
         Limit::Unlimited
     );
-    assert_eq!(
-        limits("sessions = 0").sessions,
-        Limit::Unlimited,
-        "as earlier"
-    );
     for (line, parts) in [
+        ("sessions = 0", ["vgpud.toml:2", "from 1 or \"unlimited\""]),
         ("sessions = \"none\"", ["none", "unlimited"]),
         ("sessions = -1", ["vgpud.toml:2", "whole number"]),
         (

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`handle`] | interface for the rest of vgpud |
 //! | `actor` | the thread: handles events in order |
+//! | `admission` | admits guest programs, or says why not |
 //! | `commands` | commands of the rest of vgpud |
 //! | `answers` | requests that the scheduler answers at once: sessions, memory |
 //! | `actions` | carries out decisions: leases, kills, canaries |
@@ -28,6 +29,7 @@
 
 mod actions;
 mod actor;
+mod admission;
 mod answers;
 mod audit;
 mod claims;

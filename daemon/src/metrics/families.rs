@@ -325,15 +325,16 @@ impl Facts {
             vm.memory_bytes as f64
         })?;
         gauge(
-            "vgpu_vm_memory_limit_bytes",
-            "Device memory quota; 0 = none.",
-            |vm| vm.effective_limits.memory_bytes.value().unwrap_or(0) as f64,
-        )?;
-        gauge(
             "vgpu_vm_gpu_share_ratio",
             "Part of its GPU's time in the last second.",
             |vm| f64::from(vm.share_permille) / 1_000.0,
-        )
+        )?;
+        let quotas = self.vms.iter().filter_map(|vm| {
+            let quota = vm.effective_limits.memory_bytes.value()?;
+            Some((vm_labels(vm), quota as f64))
+        });
+        let help = "Device memory quota; absent for a VM without one.";
+        out.gauges("vgpu_vm_memory_limit_bytes", help, quotas)
     }
 
     fn vm_usage(&self, out: &mut Families<'_>) -> Result<(), Error> {

@@ -148,8 +148,9 @@ mod tests {
         assert_eq!(limits.sessions, Limit::Unlimited);
         read(r#"{"sessions": null}"#).apply_to(&mut limits);
         assert_eq!(limits.sessions, Limit::Default);
-        read(r#"{"sessions": 0}"#).apply_to(&mut limits);
-        assert_eq!(limits.sessions, Limit::Unlimited, "as in earlier versions");
+        let zero = serde_json::from_str::<VmLimitsPatch>(r#"{"sessions": 0}"#);
+        let said = zero.unwrap_err().to_string();
+        assert!(said.contains("from 1 or \"unlimited\", not 0"), "{said}");
         // A parsed patch is written in the same way.
         for text in [
             "",

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
+use vgpu_cuda_abi::numbers::access;
 use vgpu_cuda_abi::numbers::allocation::{MANAGED, PINNED};
 use vgpu_cuda_abi::numbers::location::DEVICE as ON_DEVICE;
 use vgpu_cuda_abi::structs::{AccessDescriptor, Location, PoolProperties};
@@ -199,7 +200,9 @@ exports! {
         if location.kind != ON_DEVICE {
             return Err(CuResult::INVALID_VALUE);
         }
-        // 3 is CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 0 is CU_MEM_ACCESS_FLAGS_PROT_NONE.
-        flags.set(if pool.reachable_from(location.id)? { 3 } else { 0 })
+        flags.set(match pool.reachable_from(location.id)? {
+            true => access::READWRITE,
+            false => access::NONE,
+        })
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::json;
+
 use super::*;
 
 const HEAD: &str = "\
@@ -89,6 +91,8 @@ fn families(text: &str) -> Vec<Family<'_>> {
 async fn the_metrics_page_is_true() {
     let host = Host::start().await;
     host.owners_example().await;
+    let quota = json!({"vm_ids": [1], "limits": {"memory_bytes": 1 << 30}});
+    host.done("PATCH", "/v1/vms", quota).await;
     let answer = host.get("/metrics").await;
     let mut page = HEAD.to_owned();
     for family in families(&answer.text) {

@@ -587,7 +587,7 @@ async fn doctor_says_how_much_pinned_memory_a_vm_is_sure_of() {
         "{said}"
     );
     host.owners_example().await;
-    let patch = json!({"vm_ids": [1], "limits": {"pinned_bytes": 0}});
+    let patch = json!({"vm_ids": [1], "limits": {"pinned_bytes": "unlimited"}});
     host.done("PATCH", "/v1/vms", patch).await;
     let (status, said) = pinned().await;
     assert!(status.contains("warning"), "{said}");

@@ -38,19 +38,12 @@ impl Limit {
     }
 }
 
-/// 0 is no limit, as in requests and files of earlier versions.
-impl From<u64> for Limit {
-    fn from(n: u64) -> Limit {
-        match n {
-            0 => Limit::Unlimited,
-            n => Limit::Value(n),
-        }
-    }
-}
-
 /// A limit in JSON and in files, except the default.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged, expecting = "a limit is a whole number or \"unlimited\"")]
+#[serde(
+    untagged,
+    expecting = "a limit is a whole number from 1 or \"unlimited\""
+)]
 enum Written {
     Number(u64),
     Word(String),
@@ -62,10 +55,13 @@ impl TryFrom<Option<Written>> for Limit {
     fn try_from(written: Option<Written>) -> Result<Limit, String> {
         match written {
             None => Ok(Limit::Default),
-            Some(Written::Number(n)) => Ok(n.into()),
+            Some(Written::Number(0)) => Err(format!(
+                "a limit is a whole number from 1 or {UNLIMITED:?}, not 0"
+            )),
+            Some(Written::Number(n)) => Ok(Limit::Value(n)),
             Some(Written::Word(word)) if word == UNLIMITED => Ok(Limit::Unlimited),
             Some(Written::Word(word)) => Err(format!(
-                "a limit is a whole number or {UNLIMITED:?}, not {word:?}"
+                "a limit is a whole number from 1 or {UNLIMITED:?}, not {word:?}"
             )),
         }
     }

@@ -32,9 +32,7 @@ impl Problem {
                 let range = setting.range("and", |n| setting.unit.text(n));
                 let range = range.trim_end_matches("; ");
                 let refused = match value {
-                    Value::Limit(Limit::Unlimited) => {
-                        "neither 0 nor unlimited; leave it out".into()
-                    }
+                    Value::Limit(Limit::Unlimited) => "not unlimited; leave it out".into(),
                     value => format!("not {}", setting.text(value)),
                 };
                 format!(
@@ -75,9 +73,9 @@ impl Problem {
                 let range = range.trim_end_matches("; ");
                 let name = setting.name;
                 match value {
-                    Value::Limit(Limit::Unlimited) => format!(
-                        "{table}.{name} must be {range}, neither 0 nor \"{UNLIMITED}\": leave it out"
-                    ),
+                    Value::Limit(Limit::Unlimited) => {
+                        format!("{table}.{name} must be {range}, not \"{UNLIMITED}\": leave it out")
+                    }
                     _ => format!("{table}.{} is out of its range {range}", text(row)),
                 }
             }

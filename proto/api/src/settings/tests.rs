@@ -104,7 +104,6 @@ fn a_refusal_names_the_setting_the_unit_and_the_range_as_the_reader_writes_them(
         file.ends_with("range 1 to 1125899906842624, or unlimited"),
         "{file}"
     );
-    // JSON's 0 and `unlimited` are the same value.
     let lifted = VmLimits {
         calls_burst: Limit::Unlimited,
         ..VmLimits::default()
@@ -112,9 +111,9 @@ fn a_refusal_names_the_setting_the_unit_and_the_range_as_the_reader_writes_them(
     assert_eq!(
         one(lifted.problems()),
         [
-            "--calls-burst must be between 1 and 100000000, neither 0 nor unlimited; leave it out \
+            "--calls-burst must be between 1 and 100000000, not unlimited; leave it out \
              (calls_burst in JSON).",
-            "defaults.x.calls_burst must be 1 to 100000000, neither 0 nor \"unlimited\": leave it out",
+            "defaults.x.calls_burst must be 1 to 100000000, not \"unlimited\": leave it out",
         ]
     );
     // The settings of a pool are values: the default is no value.

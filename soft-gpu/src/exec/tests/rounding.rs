@@ -220,6 +220,7 @@ fn double_precision() {
 #[test]
 fn fused_multiply_add() {
     if !std::is_x86_feature_detected!("fma") {
+        eprintln!("SKIPPED: this processor has no fused multiply-add to compare with");
         return;
     }
     let mut random = Random(3);
