@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::sim::{Load, Sim};
+use common::sim::{Conduct, Sim, backlog, bursts, load};
 use common::{POOL, Rig, granted, revoked};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -20,10 +20,6 @@ fn weighted(factor_milli: u32) -> VmConfig {
     }
 }
 
-fn wait_of(sim: &Sim, vm: u32) -> u64 {
-    sim.rig.sched.vm_stats(VmId(vm)).unwrap().wait.max_ns()
-}
-
 #[test]
 fn sjf_serves_the_short_before_the_long() {
     let mean_wait = |policy: Policy| {
@@ -32,15 +28,15 @@ fn sjf_serves_the_short_before_the_long() {
             slice_ns: 8 * MILLIS,
             ..PoolConfig::default()
         };
-        let mut sim = Sim::new(Rig::new(config), SWITCH);
+        let mut sim = Sim::new(config, SWITCH);
         for vm in 1..=4 {
-            sim.rig.add_vm(vm, Class::Medium);
-            sim.start(u64::from(vm), vm, Load::backlog(7 * MILLIS));
+            sim.add_vm(vm, Class::Medium);
+            sim.start(vm, backlog(7 * MILLIS));
         }
-        sim.rig.add_vm(9, Class::Low);
-        sim.start(90, 9, Load::bursts(200 * MICROS, 1, 20 * MILLIS));
+        sim.add_vm(9, Class::Low);
+        sim.start(9, bursts(200 * MICROS, 1, 20 * MILLIS));
         sim.run_until(4 * SECONDS);
-        sim.rig.sched.vm_stats(VmId(9)).unwrap().wait.mean_ns()
+        sim.sched().vm_stats(VmId(9)).unwrap().wait.mean_ns()
     };
     let (sjf, fifo) = (mean_wait(Policy::Sjf), mean_wait(Policy::Fifo));
     assert!(
@@ -56,17 +52,13 @@ fn false_short_predictions_gain_nothing() {
         policy: Policy::Sjf,
         ..PoolConfig::default()
     };
-    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    let mut sim = Sim::new(config, SWITCH);
     for vm in [1, 2] {
-        sim.rig.add_vm(vm, Class::Medium);
+        sim.add_vm(vm, Class::Medium);
     }
     let long = 6 * MILLIS;
-    let liar = Load {
-        claims_ns: Some(1),
-        ..Load::bursts(long, 1, MILLIS)
-    };
-    sim.start(1, 1, liar);
-    sim.start(2, 2, Load::bursts(long, 1, MILLIS));
+    sim.start_as(1, bursts(long, 1, MILLIS), Conduct::Claims(1));
+    sim.start(2, bursts(long, 1, MILLIS));
     sim.run_until(4 * SECONDS);
     let (liar, honest) = (sim.gpu_ns(1), sim.gpu_ns(2));
     assert!(
@@ -82,15 +74,15 @@ fn a_high_vm_that_wakes_up_waits_for_the_least_run_not_for_the_slice() {
         ..PoolConfig::default()
     };
     let (kernel, least) = (300 * MICROS, config.min_run_ns);
-    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    let mut sim = Sim::new(config, SWITCH);
     for vm in 1..=4 {
-        sim.rig.add_vm(vm, Class::Low);
-        sim.start(u64::from(vm), vm, Load::backlog(kernel));
+        sim.add_vm(vm, Class::Low);
+        sim.start(vm, backlog(kernel));
     }
-    sim.rig.add_vm(9, Class::High);
-    sim.start(90, 9, Load::bursts(200 * MICROS, 1, 7 * MILLIS));
+    sim.add_vm(9, Class::High);
+    sim.start(9, bursts(200 * MICROS, 1, 7 * MILLIS));
     sim.run_until(4 * SECONDS);
-    let wait = sim.rig.sched.vm_stats(VmId(9)).unwrap().wait;
+    let wait = sim.sched().vm_stats(VmId(9)).unwrap().wait;
     assert!(wait.count() > 300);
     assert!(
         wait.quantile_ns(990) <= least + kernel + SWITCH,
@@ -99,7 +91,7 @@ fn a_high_vm_that_wakes_up_waits_for_the_least_run_not_for_the_slice() {
         wait.max_ns()
     );
     assert!(wait.max_ns() <= 20 * MILLIS + kernel + SWITCH);
-    sim.check_accounts(0);
+    sim.check_accounts();
     let lows: Vec<u64> = (1..=4).map(|vm| sim.gpu_ns(vm)).collect();
     let (least, most) = (lows.iter().min().unwrap(), lows.iter().max().unwrap());
     assert!(most - least <= 2 * (20 * MILLIS + kernel), "{lows:?}");
@@ -140,22 +132,22 @@ fn a_shorter_slice_of_its_own_brings_shorter_waits_and_the_same_share() {
             slice_ns: 4 * MILLIS,
             ..PoolConfig::default()
         };
-        let mut sim = Sim::new(Rig::new(config), 20 * MICROS);
+        let mut sim = Sim::new(config, 20 * MICROS);
         for vm in 1..=4 {
             let slice_ns = own.filter(|_| vm == 1);
-            sim.rig.add_vm_with(
+            sim.add_vm_with(
                 vm,
                 VmConfig {
                     slice_ns,
                     ..weighted(1000)
                 },
             );
-            sim.start(u64::from(vm), vm, Load::backlog(50 * MICROS));
+            sim.start(vm, backlog(50 * MICROS));
         }
         sim.run_until(8 * SECONDS);
         let got = sim.gpu_ns(1);
         assert!(got.abs_diff(2 * SECONDS) <= 20 * MILLIS, "{got}");
-        wait_of(&sim, 1)
+        sim.longest_wait(1)
     };
     let (usual, short) = (waits(None), waits(Some(MILLIS)));
     assert!(short * 2 <= usual, "{short} against {usual}");
@@ -215,22 +207,19 @@ proptest! {
         let after_ns = after * MILLIS;
         let aging = Some(Aging { after_ns, step_ns: 0 });
         let config = PoolConfig { policy: Policy::Sjf, aging, ..PoolConfig::default() };
-        let mut sim = Sim::new(Rig::new(config), SWITCH);
+        let mut sim = Sim::new(config, SWITCH);
         for (index, tenant) in tenants.iter().enumerate() {
             let vm = index as u32 + 1;
-            sim.rig.add_vm(vm, Class::Medium);
-            let load = match tenant.bursts {
-                None => Load::backlog(tenant.kernel),
-                Some((burst, pause)) => Load::bursts(tenant.kernel, burst, pause),
-            };
-            sim.start(u64::from(vm), vm, Load { claims_ns: tenant.claims, ..load });
+            sim.add_vm(vm, Class::Medium);
+            let conduct = tenant.claims.map_or(Conduct::Honest, Conduct::Claims);
+            sim.start_as(vm, load(tenant.kernel, tenant.bursts), conduct);
         }
         sim.run_until(2 * SECONDS);
-        sim.check_accounts(0);
+        sim.check_accounts();
         let turn = 2 * MILLIS + 5 * MILLIS + SWITCH;
         let bound = after_ns + tenants.len() as u64 * turn;
         for vm in 1..=tenants.len() as u32 {
-            let wait = wait_of(&sim, vm).max(sim.waits_since(VmId(vm)));
+            let wait = sim.longest_wait(vm);
             prop_assert!(wait <= bound, "vm {vm}: {wait} > {bound}");
         }
     }
@@ -244,21 +233,21 @@ proptest! {
         kernel in 30 * MICROS..2 * MILLIS,
         sleeper in 1..50_u64,
     ) {
-        let mut sim = Sim::new(Rig::new(PoolConfig::default()), SWITCH);
+        let mut sim = Sim::new(PoolConfig::default(), SWITCH);
         for (index, &weight) in weights.iter().enumerate() {
             let vm = index as u32 + 1;
             let slice_ns = slices[index].map(|ms| ms * MILLIS);
-            sim.rig.add_vm_with(vm, VmConfig { slice_ns, ..weighted(weight * 1000) });
-            sim.start(u64::from(vm), vm, Load::backlog(kernel));
+            sim.add_vm_with(vm, VmConfig { slice_ns, ..weighted(weight * 1000) });
+            sim.start(vm, backlog(kernel));
         }
-        sim.rig.add_vm_with(99, weighted(16_000));
-        sim.start(99, 99, Load::bursts(100 * MICROS, 2, sleeper * MILLIS));
+        sim.add_vm_with(99, weighted(16_000));
+        sim.start(99, bursts(100 * MICROS, 2, sleeper * MILLIS));
         let longest = slices.iter().flatten().max().map_or(2, |&ms| ms.max(2)) * MILLIS;
         let c = i128::from(longest + kernel + SWITCH);
         for step in 1..200 {
             sim.run_until(step * 5 * MILLIS);
             for vm in 1..=weights.len() as u32 {
-                let lag = sim.rig.sched.lag_ns(VmId(vm)).unwrap();
+                let lag = sim.sched().lag_ns(VmId(vm)).unwrap();
 
                 prop_assert!(lag.abs() <= 2 * c, "vm {vm}: {lag}, C {c}");
             }
@@ -274,11 +263,11 @@ proptest! {
         at in 0..8_000_u64,
         change in change(),
     ) {
-        let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns: 8 * MILLIS, ..PoolConfig::default() }), SWITCH);
+        let mut sim = Sim::new(PoolConfig { slice_ns: 8 * MILLIS, ..PoolConfig::default() }, SWITCH);
         for (index, &weight) in weights.iter().enumerate() {
             let vm = index as u32 + 1;
-            sim.rig.add_vm_with(vm, weighted(weight * 1000));
-            sim.start(u64::from(vm), vm, Load::backlog(kernel));
+            sim.add_vm_with(vm, weighted(weight * 1000));
+            sim.start(vm, backlog(kernel));
         }
         sim.run_until(200 * MILLIS + at * MICROS);
         let mut pool = PoolConfig { slice_ns: 8 * MILLIS, ..PoolConfig::default() };
@@ -290,18 +279,17 @@ proptest! {
             Change::Policy(policy) => pool.policy = policy,
         }
         let slice = own.slice_ns.unwrap_or(0).max(pool.slice_ns);
-        let changed = sim.rig.now;
-        sim.turns.clear();
+        let (changed, turns) = (sim.world().now, sim.world().turns);
         sim.feed(Event::SetPool { pool: POOL, config: pool.clone() });
         sim.feed(Event::SetVm { vm: VmId(1), config: own.clone() });
         sim.run_until(changed + slice + kernel + SWITCH);
         // The running turn was ended or extended under the new rules. (It may have been revoked
         // just before the change; then the next turn runs under the new rules.)
-        prop_assert!(!sim.turns.is_empty(), "no turn ended since {changed}");
+        prop_assert!(sim.world().turns > turns, "no turn ended since {changed}");
         // The new weights apply from now on.
         if pool.policy == Policy::Weighted {
             let from: Vec<u64> = (1..=weights.len() as u32).map(|vm| sim.gpu_ns(vm)).collect();
-            sim.run_until(sim.rig.now + SECONDS);
+            sim.run_for(SECONDS);
             let total: u64 = weights.iter().skip(1).map(|&w| u64::from(w) * 1000).sum::<u64>() + u64::from(own.factor_milli);
             for (index, &weight) in weights.iter().enumerate() {
                 let weight = if index == 0 { u64::from(own.factor_milli) } else { u64::from(weight) * 1000 };

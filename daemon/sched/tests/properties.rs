@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::sim::{Load, Sim};
-use common::{POOL, Rig, most_in_window};
+use common::sim::{Sim, backlog, load};
+use common::{POOL, most_in_window};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use vgpu_sched::{Action, Class, Event, MICROS, MILLIS, PoolConfig, Rate, SECONDS, VmConfig, VmId};
+use vgpu_sched::{Class, Event, MICROS, MILLIS, PoolConfig, Rate, SECONDS, VmConfig, VmId};
 
 /// One VM and its load.
 #[derive(Debug, Clone)]
@@ -49,15 +49,11 @@ fn simulate(tenants: &[Tenant], slice_ns: u64, switch: u64) -> Sim {
         slice_ns,
         ..PoolConfig::default()
     };
-    let mut sim = Sim::new(Rig::new(pool), switch);
+    let mut sim = Sim::new(pool, switch);
     for (index, tenant) in tenants.iter().enumerate() {
-        sim.rig.add_vm_with(id(index), weighted(tenant.weight));
-        for session in 0..tenant.sessions {
-            let load = match tenant.bursts {
-                None => Load::backlog(tenant.kernel),
-                Some((burst, pause)) => Load::bursts(tenant.kernel, burst, pause),
-            };
-            sim.start(u64::from(id(index)) * 10 + session, id(index), load);
+        sim.add_vm_with(id(index), weighted(tenant.weight));
+        for _ in 0..tenant.sessions {
+            sim.start(id(index), load(tenant.kernel, tenant.bursts));
         }
     }
     sim
@@ -96,13 +92,11 @@ proptest! {
     ) {
         let mut sim = simulate(&tenants, slice * MILLIS, switch);
         for look in looks {
-            sim.run_until(sim.rig.now + look);
-            sim.check_accounts(0);
-            let by_session: u64 = tenants
-                .iter()
-                .enumerate()
-                .flat_map(|(index, t)| (0..t.sessions).map(move |s| u64::from(id(index)) * 10 + s))
-                .map(|s| sim.rig.sched.session_stats(s.into()).map_or(0, |stats| stats.gpu_ns))
+            sim.run_for(look);
+            sim.check_accounts();
+            let sessions = 0..tenants.iter().map(|t| t.sessions).sum();
+            let by_session: u64 = sessions
+                .map(|s: u64| sim.sched().session_stats(s.into()).map_or(0, |stats| stats.gpu_ns))
                 .sum();
             let by_vm: u64 = (0..tenants.len()).map(|index| sim.gpu_ns(id(index))).sum();
             prop_assert_eq!(by_session, by_vm);
@@ -122,7 +116,7 @@ proptest! {
         for step in 1..20 {
             sim.run_until(step * 37 * MILLIS);
             let lags: Vec<i128> = (0..tenants.len())
-                .map(|index| sim.rig.sched.lag_ns(VmId(id(index))).unwrap_or(i128::MAX))
+                .map(|index| sim.sched().lag_ns(VmId(id(index))).unwrap_or(i128::MAX))
                 .collect();
             for (index, lag) in lags.iter().enumerate() {
                 prop_assert!(lag.unsigned_abs() <= bound, "vm {}: lag {lag}, bound {bound}", id(index));
@@ -148,7 +142,7 @@ proptest! {
         for (index, tenant) in tenants.iter().enumerate() {
             let turns = c * total / u64::from(tenant.weight) * tenant.sessions;
             let bound = turns + turns * switch / slice_ns + (2 + movers(&tenants)) * c;
-            let wait = sim.rig.sched.vm_stats(VmId(id(index))).map_or(0, |s| s.wait.max_ns());
+            let wait = sim.sched().vm_stats(VmId(id(index))).map_or(0, |s| s.wait.max_ns());
             prop_assert!(wait <= bound, "vm {}: waited {wait}, bound {bound}", id(index));
         }
     }
@@ -162,10 +156,10 @@ proptest! {
     ) {
         let mut sim = simulate(&tenants, slice * MILLIS, switch);
         let greedy = id(tenants.len());
-        sim.rig.add_vm_with(greedy, weighted(1));
-        sim.start(u64::from(greedy) * 10, greedy, Load::backlog(200 * MICROS));
+        sim.add_vm_with(greedy, weighted(1));
+        sim.start(greedy, backlog(200 * MICROS));
         sim.run_until(SECONDS);
-        let account = sim.rig.sched.gpu_stats(common::GPU).map(|stats| stats.account);
+        let account = sim.sched().gpu_stats(common::GPU).map(|stats| stats.account);
         let account = account.unwrap_or_default();
         prop_assert_eq!((account.idle_ns, account.switch_ns), (0, 0));
     }
@@ -180,20 +174,19 @@ proptest! {
         kernel in 20 * MICROS..200 * MICROS,
         rival in any::<bool>(),
     ) {
-        let mut sim = Sim::new(Rig::new(PoolConfig::default()), 50 * MICROS);
+        let mut sim = Sim::new(PoolConfig::default(), 50 * MICROS);
         let mut config = weighted(4);
         config.limits.calls = Some(Rate { per_second, burst });
-        sim.rig.add_vm_with(1, config);
-        for session in 0..sessions {
-            sim.start(10 + session, 1, Load::backlog(kernel));
+        sim.add_vm_with(1, config);
+        for _ in 0..sessions {
+            sim.start(1, backlog(kernel));
         }
         if rival {
-            sim.rig.add_vm_with(2, weighted(1));
-            sim.start(20, 2, Load::backlog(300 * MICROS));
+            sim.add_vm_with(2, weighted(1));
+            sim.start(2, backlog(300 * MICROS));
         }
         sim.run_until(2 * SECONDS);
-        let mine = sim.done.iter().filter(|(_, session, _)| session.0 < 20);
-        let times: Vec<u64> = mine.map(|&(time, _, _)| time).collect();
+        let times = sim.submissions(1);
         for window in [10 * MILLIS, 100 * MILLIS, SECONDS] {
             let most = most_in_window(&times, window);
             let bound = burst + per_second * window / SECONDS + 1 + sessions;
@@ -231,11 +224,8 @@ proptest! {
         }
         let slice_ns = slice * MILLIS;
         let pool = PoolConfig { slice_ns, ..PoolConfig::default() };
-        let actions = sim.rig.feed(Event::SetPool { pool: POOL, config: pool });
-        prop_assert!(
-            !actions.iter().any(|a| matches!(a, Action::Kill { .. } | Action::Ignored { .. })),
-            "{actions:?}"
-        );
+        sim.feed(Event::SetPool { pool: POOL, config: pool });
+        prop_assert_eq!(&sim.world().kills, &[]);
         let begin: Vec<u64> = (0..weights.len()).map(|index| sim.gpu_ns(id(index))).collect();
         sim.run_until(800 * MILLIS);
         let total: u64 = weights.iter().map(|&(_, weight)| u64::from(weight)).sum();
@@ -251,6 +241,6 @@ proptest! {
 
 fn lags(sim: &Sim, vms: usize) -> Vec<i128> {
     (0..vms)
-        .filter_map(|index| sim.rig.sched.lag_ns(VmId(id(index))))
+        .filter_map(|index| sim.sched().lag_ns(VmId(id(index))))
         .collect()
 }

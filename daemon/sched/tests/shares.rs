@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::sim::{Load, Sim};
+use common::sim::{Load, Sim, backlog, bursts};
 use common::{GPU, POOL, Rig, most_in_window};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
-    Aging, Cap, Class, Event, GpuId, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
-    SessionId, Usage, VmConfig, VmId, VmStats, WaitReason,
+    Aging, Cap, Class, Event, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS, SessionId,
+    Usage, VmConfig, VmId, VmStats, WaitReason,
 };
 
 const SWITCH: u64 = 60 * MICROS;
@@ -27,11 +27,11 @@ fn weighted_vm(factor_milli: u32) -> VmConfig {
 
 /// One VM per weight that always has work, with operations of these lengths in ns.
 fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
-    let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), SWITCH);
+    let mut sim = Sim::new(PoolConfig { slice_ns, ..pool() }, SWITCH);
     for (index, (&weight, &kernel)) in weights.iter().zip(kernels.iter().cycle()).enumerate() {
         let vm = index as u32 + 1;
-        sim.rig.add_vm_with(vm, weighted_vm(weight * 1000));
-        sim.start(u64::from(vm), vm, Load::backlog(kernel));
+        sim.add_vm_with(vm, weighted_vm(weight * 1000));
+        sim.start(vm, backlog(kernel));
     }
     sim
 }
@@ -41,7 +41,7 @@ fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
 fn largest_error(sim: &mut Sim, weights: &[u32], window: u64, windows: u64) -> u64 {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     let mut samples = vec![];
-    let begin = sim.rig.now;
+    let begin = sim.world().now;
     for quarter in 0..=windows * 4 {
         sim.run_until(begin + quarter * window / 4);
         samples.push(
@@ -73,7 +73,7 @@ fn shares_follow_weights_within_a_quarter_point_at_ten_seconds() {
         sim.run_until(SECONDS);
         let error = largest_error(&mut sim, &weights, 10 * SECONDS, 1);
         let at_one = largest_error(&mut sim, &weights, SECONDS, 4);
-        sim.check_accounts(0);
+        sim.check_accounts();
         assert!(
             error <= 10 * SECONDS / 400,
             "{weights:?}: {error} ns of 10 s"
@@ -101,8 +101,8 @@ fn long_kernels_of_one_vm_do_not_take_from_the_others() {
 #[test]
 fn many_sessions_bring_a_vm_nothing() {
     let mut sim = backlogged(&[1, 1], &[200 * MICROS], 2 * MILLIS);
-    for session in 100..120 {
-        sim.start(session, 1, Load::backlog(200 * MICROS));
+    for _ in 100..120 {
+        sim.start(1, backlog(200 * MICROS));
     }
     sim.run_until(5 * SECONDS);
     let (greedy, honest) = (sim.gpu_ns(1), sim.gpu_ns(2));
@@ -116,17 +116,17 @@ fn many_sessions_bring_a_vm_nothing() {
 fn a_vm_that_sleeps_does_not_launder_its_debt() {
     // The VM runs 15 ms kernels in a slice of 2 ms and sleeps a little after each.
     let mut sim = Sim::new(
-        Rig::new(PoolConfig {
+        PoolConfig {
             overrun_grace_ns: None,
             ..pool()
-        }),
+        },
         SWITCH,
     );
     for vm in [1, 2] {
-        sim.rig.add_vm(vm, Class::Medium);
+        sim.add_vm(vm, Class::Medium);
     }
-    sim.start(1, 1, Load::bursts(15 * MILLIS, 1, 300 * MICROS));
-    sim.start(2, 2, Load::backlog(100 * MICROS));
+    sim.start(1, bursts(15 * MILLIS, 1, 300 * MICROS));
+    sim.start(2, backlog(100 * MICROS));
     sim.run_until(10 * SECONDS);
     let (sleeper, honest) = (sim.gpu_ns(1), sim.gpu_ns(2));
     assert!(sleeper <= 5 * SECONDS + 50 * MILLIS, "{sleeper}");
@@ -136,15 +136,15 @@ fn a_vm_that_sleeps_does_not_launder_its_debt() {
 #[test]
 fn a_vm_that_wants_less_than_its_share_saves_up_no_monopoly() {
     let slice_ns = 3 * MILLIS;
-    let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), SWITCH);
-    sim.rig.add_vm_with(1, weighted_vm(1000));
-    sim.rig.add_vm_with(2, weighted_vm(8000));
-    sim.start(1, 1, Load::backlog(1400 * MICROS));
-    for session in 20..23 {
-        sim.start(session, 2, Load::bursts(400 * MICROS, 3, 3 * MILLIS));
+    let mut sim = Sim::new(PoolConfig { slice_ns, ..pool() }, SWITCH);
+    sim.add_vm_with(1, weighted_vm(1000));
+    sim.add_vm_with(2, weighted_vm(8000));
+    sim.start(1, backlog(1400 * MICROS));
+    for _ in 20..23 {
+        sim.start(2, bursts(400 * MICROS, 3, 3 * MILLIS));
     }
     sim.run_until(3 * SECONDS);
-    let claim = sim.rig.sched.lag_ns(VmId(2)).unwrap();
+    let claim = sim.sched().lag_ns(VmId(2)).unwrap();
     assert!(
         claim <= i128::from(2 * slice_ns + slice_ns + 1400 * MICROS + SWITCH),
         "{claim}"
@@ -154,9 +154,16 @@ fn a_vm_that_wants_less_than_its_share_saves_up_no_monopoly() {
 #[test]
 fn a_joiner_neither_gains_nor_loses() {
     let mut sim = backlogged(&[1, 1], &[300 * MICROS], 2 * MILLIS);
-    sim.run_until(7 * SECONDS);
-    sim.rig.add_vm_with(9, weighted_vm(1000));
-    sim.start(90, 9, Load::backlog(300 * MICROS));
+    sim.add_vm_with(9, weighted_vm(1000));
+    let from_ns = 7 * SECONDS;
+    sim.start(
+        9,
+        Load {
+            from_ns,
+            ..backlog(300 * MICROS)
+        },
+    );
+    sim.run_until(from_ns - 1);
     let before = [sim.gpu_ns(1), sim.gpu_ns(2)];
     sim.run_until(10 * SECONDS);
     let got = [
@@ -196,19 +203,12 @@ fn new_weights_take_effect_at_once() {
 fn several_pools_share_a_gpu_by_pool_weight() {
     let mut sim = backlogged(&[1, 1, 1], &[300 * MICROS], 2 * MILLIS);
     let other = PoolId(2);
-    sim.rig.add_pool(
-        other,
-        PoolConfig {
-            weight: 300,
-            ..pool()
-        },
-    );
-    sim.rig.feed(Event::AssignGpu {
-        gpu: GPU,
-        pool: other,
+    sim.add_pool(PoolConfig {
+        weight: 300,
+        ..pool()
     });
-    sim.rig.add_vm_with(9, VmConfig::new(other, Class::Low));
-    sim.start(90, 9, Load::backlog(300 * MICROS));
+    sim.add_vm_with(9, VmConfig::new(other, Class::Low));
+    sim.start(9, backlog(300 * MICROS));
     sim.run_until(4 * SECONDS);
     let first: u64 = (1..=3).map(|vm| sim.gpu_ns(vm)).sum();
     assert!(
@@ -216,25 +216,25 @@ fn several_pools_share_a_gpu_by_pool_weight() {
         "{first}: the pool of three has weight 100 of 400"
     );
     assert!(sim.gpu_ns(1).abs_diff(sim.gpu_ns(3)) <= 10 * MILLIS);
-    sim.check_accounts(0);
+    sim.check_accounts();
 }
 
 #[test]
 fn throughput_is_kept_and_an_idle_gpu_is_given_at_once() {
     let mut sim = backlogged(&[1, 1, 1, 1], &[250 * MICROS], 2 * MILLIS);
     sim.run_until(2 * SECONDS);
-    let work: u64 = sim.done.iter().map(|&(_, _, ns)| ns).sum();
+    let work = (1..=4).map(|vm| sim.completed(vm)).sum::<u64>() * 250 * MICROS;
     assert!(work >= 2 * SECONDS * 96 / 100, "{work} ns of work in 2 s");
     // One VM works 10 % of the time beside a VM that always has work: no GPU time is lost.
-    let mut sim = Sim::new(Rig::new(pool()), SWITCH);
-    sim.rig.add_vm(1, Class::Critical);
-    sim.rig.add_vm(2, Class::Low);
-    sim.start(1, 1, Load::bursts(MILLIS, 1, 9 * MILLIS));
-    sim.start(2, 2, Load::backlog(200 * MICROS));
+    let mut sim = Sim::new(pool(), SWITCH);
+    sim.add_vm(1, Class::Critical);
+    sim.add_vm(2, Class::Low);
+    sim.start(1, bursts(MILLIS, 1, 9 * MILLIS));
+    sim.start(2, backlog(200 * MICROS));
     sim.run_until(2 * SECONDS);
-    let account = sim.rig.sched.gpu_stats(GPU).unwrap().account;
+    let account = sim.sched().gpu_stats(GPU).unwrap().account;
     assert_eq!((account.idle_ns, account.switch_ns), (0, 0));
-    let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
+    let wait = sim.sched().vm_stats(VmId(1)).unwrap().wait;
     assert!(
         wait.max_ns() <= 2 * MILLIS + 200 * MICROS,
         "the bound is one slice and one kernel: {wait:?}"
@@ -243,22 +243,17 @@ fn throughput_is_kept_and_an_idle_gpu_is_given_at_once() {
 
 #[test]
 fn several_gpus_serve_a_pool() {
-    let mut rig = Rig::new(pool());
-    rig.add_gpu(GpuId(1));
-    rig.feed(Event::AssignGpu {
-        gpu: GpuId(1),
-        pool: POOL,
-    });
-    let mut sim = Sim::new(rig, SWITCH);
+    let mut sim = Sim::new(pool(), SWITCH);
+    sim.gpus(2);
     for vm in 1..=4 {
-        sim.rig.add_vm(vm, Class::Medium);
-        sim.start(u64::from(vm), vm, Load::backlog(300 * MICROS));
+        sim.add_vm(vm, Class::Medium);
+        sim.start(vm, backlog(300 * MICROS));
     }
     sim.run_until(2 * SECONDS);
     for vm in 1..=4 {
         assert!(sim.gpu_ns(vm).abs_diff(SECONDS) <= 10 * MILLIS);
     }
-    sim.check_accounts(0);
+    sim.check_accounts();
 }
 
 #[test]
@@ -272,15 +267,15 @@ fn strict_serves_the_higher_class_and_ages_the_lower() {
         aging: Some(aging),
         ..pool()
     };
-    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    let mut sim = Sim::new(config, SWITCH);
     let n = 5;
     for vm in 1..=n {
         let class = if vm == 1 { Class::Low } else { Class::Critical };
-        sim.rig.add_vm(vm, class);
-        sim.start(u64::from(vm), vm, Load::backlog(300 * MICROS));
+        sim.add_vm(vm, class);
+        sim.start(vm, backlog(300 * MICROS));
     }
     sim.run_until(5 * SECONDS);
-    let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
+    let wait = sim.sched().vm_stats(VmId(1)).unwrap().wait;
     // The bound: `after` plus two steps to the highest level, the running slice, then one slice of
     // each VM that has waited longer.
     let turn = 2 * MILLIS + 300 * MICROS + SWITCH;
@@ -300,13 +295,13 @@ fn strict_interrupts_a_lower_class_before_its_slice_ends() {
         slice_ns: 50 * MILLIS,
         ..pool()
     };
-    let mut sim = Sim::new(Rig::new(config), SWITCH);
-    sim.rig.add_vm(1, Class::Low);
-    sim.rig.add_vm(2, Class::High);
-    sim.start(1, 1, Load::backlog(300 * MICROS));
-    sim.start(2, 2, Load::bursts(300 * MICROS, 3, 20 * MILLIS));
+    let mut sim = Sim::new(config, SWITCH);
+    sim.add_vm(1, Class::Low);
+    sim.add_vm(2, Class::High);
+    sim.start(1, backlog(300 * MICROS));
+    sim.start(2, bursts(300 * MICROS, 3, 20 * MILLIS));
     sim.run_until(SECONDS);
-    let wait = sim.rig.sched.vm_stats(VmId(2)).unwrap().wait;
+    let wait = sim.sched().vm_stats(VmId(2)).unwrap().wait;
     assert!(wait.count() >= 30);
     assert!(
         wait.max_ns() <= 300 * MICROS + SWITCH,
@@ -321,15 +316,15 @@ fn fifo_gives_equal_slices_whatever_the_class() {
         policy: Policy::Fifo,
         ..pool()
     };
-    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    let mut sim = Sim::new(config, SWITCH);
     for (vm, class) in [(1, Class::Low), (2, Class::Critical), (3, Class::Medium)] {
-        sim.rig.add_vm(vm, class);
-        sim.start(u64::from(vm), vm, Load::backlog(500 * MICROS));
+        sim.add_vm(vm, class);
+        sim.start(vm, backlog(500 * MICROS));
     }
     sim.run_until(3 * SECONDS);
     for vm in 1..=3 {
         assert!(sim.gpu_ns(vm).abs_diff(SECONDS) <= 10 * MILLIS);
-        let wait = sim.rig.sched.vm_stats(VmId(vm)).unwrap().wait.max_ns();
+        let wait = sim.sched().vm_stats(VmId(vm)).unwrap().wait.max_ns();
         assert!(wait <= 2 * (2 * MILLIS + 500 * MICROS + SWITCH), "{wait}");
     }
 }
@@ -343,16 +338,16 @@ fn the_policy_changes_while_vms_run() {
         Policy::Strict,
         Policy::Weighted,
     ] {
-        sim.run_until(sim.rig.now + 500 * MILLIS);
+        sim.run_for(500 * MILLIS);
         sim.feed(Event::SetPool {
             pool: POOL,
             config: PoolConfig { policy, ..pool() },
         });
     }
-    sim.run_until(sim.rig.now + SECONDS);
+    sim.run_for(SECONDS);
     let error = largest_error(&mut sim, &[4, 1], SECONDS, 2);
     assert!(error <= 10 * MILLIS, "{error}");
-    sim.check_accounts(0);
+    sim.check_accounts();
 }
 
 #[test]
@@ -361,24 +356,28 @@ fn a_hang_costs_the_neighbours_at_most_half_and_only_until_the_limit() {
         hard_limit_ns: Some(SECONDS),
         ..pool()
     };
-    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    let mut sim = Sim::new(config, SWITCH);
     for vm in 1..=3 {
-        sim.rig.add_vm(vm, Class::Medium);
+        sim.add_vm(vm, Class::Medium);
     }
     sim.start(
         1,
-        1,
         Load {
             hangs_at: Some(100),
-            ..Load::backlog(300 * MICROS)
+            ..backlog(300 * MICROS)
         },
     );
-    sim.start(2, 2, Load::backlog(300 * MICROS));
-    sim.start(3, 3, Load::backlog(300 * MICROS));
+    sim.start(2, backlog(300 * MICROS));
+    sim.start(3, backlog(300 * MICROS));
     sim.run_until(4 * SECONDS);
-    assert_eq!(sim.kills.len(), 1);
-    assert_eq!(sim.kills[0].1.0, 1);
-    sim.check_accounts(0);
+    let killed: Vec<u32> = sim
+        .world()
+        .kills
+        .iter()
+        .map(|&(_, session)| session)
+        .collect();
+    assert_eq!(killed, [0], "the session of VM 1");
+    sim.check_accounts();
     let (a, b) = (sim.gpu_ns(2), sim.gpu_ns(3));
     assert!(a.abs_diff(b) <= 10 * MILLIS);
     assert!(a + b >= 3 * SECONDS + 400 * MILLIS, "{} ns", a + b);
@@ -386,25 +385,20 @@ fn a_hang_costs_the_neighbours_at_most_half_and_only_until_the_limit() {
 
 #[test]
 fn calls_per_second_hold_over_all_sessions_of_a_vm_and_hurt_nobody_else() {
-    let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+    let mut sim = Sim::new(pool(), SWITCH);
     let mut config = VmConfig::new(POOL, Class::High);
     config.limits.calls = Some(Rate {
         per_second: 1000,
         burst: 50,
     });
-    sim.rig.add_vm_with(1, config);
-    sim.rig.add_vm(2, Class::Low);
-    for session in 10..14 {
-        sim.start(session, 1, Load::backlog(20 * MICROS));
+    sim.add_vm_with(1, config);
+    sim.add_vm(2, Class::Low);
+    for _ in 10..14 {
+        sim.start(1, backlog(20 * MICROS));
     }
-    sim.start(20, 2, Load::backlog(200 * MICROS));
+    sim.start(2, backlog(200 * MICROS));
     sim.run_until(3 * SECONDS);
-    let times: Vec<u64> = sim
-        .done
-        .iter()
-        .filter(|(_, session, _)| session.0 < 20)
-        .map(|&(time, _, _)| time)
-        .collect();
+    let times = sim.submissions(1);
     for window in [10 * MILLIS, 100 * MILLIS, SECONDS] {
         let most = most_in_window(&times, window);
         let bound = 50 + 1000 * window / SECONDS + 4;
@@ -415,7 +409,7 @@ fn calls_per_second_hold_over_all_sessions_of_a_vm_and_hurt_nobody_else() {
         "the rate is not used: {}",
         times.len()
     );
-    let stats = sim.rig.sched.vm_stats(VmId(1)).unwrap();
+    let stats = sim.sched().vm_stats(VmId(1)).unwrap();
     assert!(
         stats.throttled_ns > 2 * SECONDS && stats.rate_limited > 100,
         "{stats:?}"
@@ -425,23 +419,18 @@ fn calls_per_second_hold_over_all_sessions_of_a_vm_and_hurt_nobody_else() {
 
 #[test]
 fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
-    let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+    let mut sim = Sim::new(pool(), SWITCH);
     let mut config = VmConfig::new(POOL, Class::High);
     config.limits.bytes = Some(Rate {
         per_second: 100_000_000,
         burst: 1_000_000,
     });
-    sim.rig.add_vm_with(1, config);
-    sim.start(
-        10,
-        1,
-        Load {
-            bytes: 16_000_000,
-            ..Load::backlog(MILLIS)
-        },
-    );
+    sim.add_vm_with(1, config);
+    let mut copies = backlog(MILLIS);
+    copies.kinds[0].bytes = 16_000_000;
+    sim.start(1, copies);
     sim.run_until(10 * SECONDS);
-    let copies = sim.done.len() as u64;
+    let copies = sim.completed(1);
     let bytes = copies * 16_000_000;
     assert!(bytes <= 1_000_000 + 1_000_000_000 + 16_000_000, "{bytes}");
     assert!(bytes >= 960_000_000, "{bytes}");
@@ -515,21 +504,21 @@ fn bytes_that_need_no_lease_are_counted_and_paid_for() {
 #[test]
 fn gpu_time_per_second_holds_even_for_a_lone_vm() {
     for kernel in [50 * MICROS, 5 * MILLIS] {
-        let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+        let mut sim = Sim::new(pool(), SWITCH);
         let mut config = VmConfig::new(POOL, Class::High);
         let rate = Rate {
             per_second: 250 * MILLIS,
             burst: 10 * MILLIS,
         };
         config.limits.gpu_time = Some(rate);
-        sim.rig.add_vm_with(1, config);
-        sim.start(10, 1, Load::backlog(kernel));
-        sim.start(11, 1, Load::backlog(kernel));
+        sim.add_vm_with(1, config);
+        sim.start(1, backlog(kernel));
+        sim.start(1, backlog(kernel));
         sim.run_until(4 * SECONDS);
         let used = sim.gpu_ns(1);
         assert!(used <= SECONDS + 10 * MILLIS + kernel + SWITCH, "{used}");
         assert!(used >= SECONDS - 10 * MILLIS, "{used}");
-        sim.check_accounts(0);
+        sim.check_accounts();
     }
 }
 
@@ -537,7 +526,7 @@ fn gpu_time_per_second_holds_even_for_a_lone_vm() {
 fn a_limit_set_while_running_takes_effect() {
     let mut sim = backlogged(&[1], &[50 * MICROS], 2 * MILLIS);
     sim.run_until(SECONDS);
-    let before = sim.done.len();
+    let before = sim.world().operations;
     let mut config = weighted_vm(1000);
     config.limits.calls = Some(Rate {
         per_second: 100,
@@ -548,15 +537,15 @@ fn a_limit_set_while_running_takes_effect() {
         config,
     });
     sim.run_until(3 * SECONDS);
-    let calls = sim.done.len() - before;
+    let calls = sim.world().operations - before;
     assert!((200..=212).contains(&calls), "{calls} calls");
     sim.feed(Event::SetVm {
         vm: VmId(1),
         config: weighted_vm(1000),
     });
-    let before = sim.done.len();
+    let before = sim.world().operations;
     sim.run_until(4 * SECONDS);
-    assert!(sim.done.len() - before > 15_000);
+    assert!(sim.world().operations - before > 15_000);
 }
 
 proptest! {
@@ -592,19 +581,19 @@ proptest! {
     ) {
         let aging = Aging { after_ns: after * MILLIS, step_ns: step * MILLIS };
         let config = PoolConfig { policy: Policy::Strict, aging: Some(aging), ..pool() };
-        let mut sim = Sim::new(Rig::new(config), SWITCH);
+        let mut sim = Sim::new(config, SWITCH);
         for (index, &class) in classes.iter().enumerate() {
             let vm = index as u32 + 1;
-            sim.rig.add_vm(vm, Class::ALL[class]);
-            sim.start(u64::from(vm), vm, Load::backlog(kernel));
+            sim.add_vm(vm, Class::ALL[class]);
+            sim.start(vm, backlog(kernel));
         }
         sim.run_until(2 * SECONDS);
         let turn = 2 * MILLIS + kernel + SWITCH;
         let bound = aging.after_ns + 2 * aging.step_ns + classes.len() as u64 * turn;
         for vm in 1..=classes.len() as u32 {
-            let wait = sim.rig.sched.vm_stats(VmId(vm)).unwrap().wait.max_ns();
+            let wait = sim.sched().vm_stats(VmId(vm)).unwrap().wait.max_ns();
             prop_assert!(wait <= bound, "vm {vm}: {wait} > {bound}");
         }
-        sim.check_accounts(0);
+        sim.check_accounts();
     }
 }

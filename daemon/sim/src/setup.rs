@@ -59,6 +59,8 @@ pub enum Conduct {
     Boaster,
     /// Never reports that it is idle, and so holds the GPU.
     Hoarder,
+    /// Claims this cost in ns of its next operation.
+    Claims(u64),
 }
 
 /// One guest process and its worker.

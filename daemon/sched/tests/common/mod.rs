@@ -1,4 +1,4 @@
-//! Shared by the scheduler's tests: a rig that feeds events, and a small simulator of workers.
+//! Shared by the scheduler's tests: a rig that feeds events, and the simulator of `vgpu-sim`.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod sim;

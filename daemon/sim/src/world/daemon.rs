@@ -373,6 +373,7 @@ impl World {
     }
 
     fn extend(&mut self, id: u32, slice_end_ns: u64) {
+        self.turns += 1;
         self.pages[id as usize].daemon().extend(slice_end_ns);
         // The worker may have stopped submitting because of the end of the slice.
         self.tell(id, Told::Lease);
@@ -521,6 +522,7 @@ impl World {
     }
 
     fn revoke(&mut self, id: u32, epoch: Epoch) {
+        self.turns += 1;
         let gpu = self.workers[id as usize].gpu;
         self.step_device(gpu);
         self.books.charge(gpu, self.now);

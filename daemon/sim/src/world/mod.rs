@@ -44,6 +44,8 @@ pub struct World {
     pub kills: Vec<(u64, u32)>,
     /// Time and session of every declared overrun.
     pub overruns: Vec<(u64, u32)>,
+    /// Number of turns that were extended or revoked.
+    pub turns: u64,
     /// Largest change of a VM's lag by an action of the administrator, in ns.
     pub lag_moved_ns: u128,
     /// Busy time in ns during declared overruns: of all VMs except the overrunners, and of all VMs.
@@ -82,6 +84,7 @@ impl World {
             decisions: 0,
             kills: Vec::new(),
             overruns: Vec::new(),
+            turns: 0,
             lag_moved_ns: 0,
             overrun_busy_ns: None,
             pages: Vec::with_capacity(guests),

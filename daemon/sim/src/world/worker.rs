@@ -109,7 +109,10 @@ impl Worker {
         let calls = self.guest.waiting();
         let head = self.guest.peek().map(|(_, op)| op);
         let work = head.as_ref().map(|op| self.work(op));
-        let head = head_cost(&self.gate, work, head.as_ref().map_or(0, |op| op.bytes));
+        let mut head = head_cost(&self.gate, work, head.as_ref().map_or(0, |op| op.bytes));
+        if let Conduct::Claims(ns) = self.conduct {
+            head.gpu_ns = ns;
+        }
         let bytes = calls.saturating_mul(head.bytes);
         (Depth { calls, bytes }, head)
     }
