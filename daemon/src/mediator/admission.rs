@@ -156,7 +156,7 @@ impl Actor {
             session,
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
             memory_quota: limits.memory_bytes.value(),
-            pinned_bytes: limits.pinned_bytes.value().unwrap_or(0),
+            pinned_bytes: limits.pinned_bytes.value(),
             sessions: limits.sessions.value(),
             depth_calls,
             depth_bytes,

@@ -48,8 +48,8 @@ pub struct Admitted {
     pub gpus: Vec<ScannedGpu>,
     /// Memory quota of the VM in bytes; `None`: no quota.
     pub memory_quota: Option<u64>,
-    /// Bytes of host memory that the VM may pin; 0: no limit.
-    pub pinned_bytes: u64,
+    /// Bytes of host memory that the VM may pin; `None`: no limit.
+    pub pinned_bytes: Option<u64>,
     /// Programs that the VM may run at once; `None`: any number.
     pub sessions: Option<u64>,
     /// Depth credits of the guest in calls.

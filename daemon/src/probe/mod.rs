@@ -202,7 +202,7 @@ impl Prober {
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
         let inmate = (VmIdentity::PROBE, owner);
-        let confinement = self.launcher.confinement(inmate, soft, 0, sessions)?;
+        let confinement = self.launcher.confinement(inmate, soft, None, sessions)?;
         let confined = (self.launcher.jail(), confinement);
         run::run(&program, args, env, confined, deadline)
     }

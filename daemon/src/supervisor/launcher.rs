@@ -173,7 +173,7 @@ impl Launcher {
         &self,
         (vm, owner): (VmIdentity, Option<Owner>),
         soft: bool,
-        pinned_bytes: u64,
+        pinned_bytes: Option<u64>,
         sessions: Option<u64>,
     ) -> Result<Confinement, String> {
         let config = self.config();
@@ -254,7 +254,7 @@ impl Launcher {
 
 /// Most private memory of a worker in bytes: its own, the pinned memory of its VM (the limit of the
 /// VM, or that of all VMs if lower), and the memory of software devices.
-fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
+fn memory_most(config: &Config, soft: bool, pinned_bytes: Option<u64>) -> u64 {
     let driver = &config.driver;
     let devices = match soft {
         true => driver
@@ -262,10 +262,7 @@ fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
             .saturating_mul(driver.soft_devices.into()),
         false => 0,
     };
-    let pinned = match pinned_bytes {
-        0 => pinned_most(),
-        bytes => bytes.min(pinned_most()),
-    };
+    let pinned = pinned_bytes.unwrap_or(u64::MAX).min(pinned_most());
     let own = config.worker.memory_bytes;
     own.saturating_add(pinned).saturating_add(devices)
 }
@@ -458,12 +455,12 @@ mod tests {
     fn a_workers_memory_is_finite_also_where_its_vm_may_pin_what_it_likes() {
         let config = Config::default();
         let own = config.worker.memory_bytes;
-        assert_eq!(memory_most(&config, false, 1 << 20), own + (1 << 20));
-        let free = memory_most(&config, true, 0);
+        assert_eq!(memory_most(&config, false, Some(1 << 20)), own + (1 << 20));
+        let free = memory_most(&config, true, None);
         let devices = config.driver.soft_memory_bytes * u64::from(config.driver.soft_devices);
         assert_eq!(free, own + pinned_most() + devices);
         assert!(free < u64::MAX / 2, "{free}");
-        assert_eq!(memory_most(&config, true, u64::MAX), free);
+        assert_eq!(memory_most(&config, true, Some(u64::MAX)), free);
     }
 
     #[test]
