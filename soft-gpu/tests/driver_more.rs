@@ -416,13 +416,17 @@ fn arrays_hold_what_was_copied_into_them() {
         shape(0, 1, 0, 0),
         shape(4, 0, 2, 0),
         shape(4, 1, 0, 1 << 20),
+        // A cube of four faces.
+        shape(4, 4, 4, 4),
+        // Too long for this device.
+        shape((1 << 17) + 1, 1, 0, 0),
     ] {
         assert_eq!(cuArray3DCreate_v2(out(&mut a), at(&bad)), INVALID);
     }
-    assert_eq!(
-        cuArray3DCreate_v2(out(&mut a), at(&shape(4, 4, 0, 0x40))),
-        UNSUPPORTED
-    );
+    for flags in [0x20, 0x40, 0xc0] {
+        let other = shape(4, 4, 0, flags);
+        assert_eq!(cuArray3DCreate_v2(out(&mut a), at(&other)), UNSUPPORTED);
+    }
 
     let (mut m, mut level) = (0, 0);
     ok(cuMipmappedArrayCreate(

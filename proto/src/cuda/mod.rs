@@ -1,12 +1,11 @@
 //! CUDA types in messages (result codes, handles, shapes of arrays), maps by handle, and the served
 //! versions.
 
-mod array;
 mod hash;
 
-pub use array::{ArrayShape, MAX_LEVELS};
 pub use hash::{HandleHasher, HandleMap};
 pub use vgpu_cuda_abi::CuResult;
+pub use vgpu_cuda_abi::structs::{ArrayShape, MAX_LEVELS};
 
 use crate::codec::{Decode, Encode};
 

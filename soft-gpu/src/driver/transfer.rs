@@ -75,10 +75,11 @@ pub fn resolve(of: &Side3D, width: usize, rows: usize, slices: usize) -> Result<
 
 fn resolve_array(of: &Side3D, size: [usize; 3]) -> Result<(Side, Layout)> {
     let array = array::get(of.array)?;
-    if !array.contains([of.x, of.y, of.z], size) {
+    let at = [of.x, of.y, of.z].map(|n| n as u64);
+    if !array.shape.contains(at, size.map(|n| n as u64)) {
         return Err(CuResult::INVALID_VALUE);
     }
-    let slice = array.pitch * array.rows() as u64;
+    let slice = array.pitch * array.rows();
     let at = offset(array.pitch, slice, (of.x, of.y, of.z));
     Ok((
         Side::Device,

@@ -9,14 +9,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
-use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Array3DDescriptor};
+use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties};
 use vgpu_proto::cuda::{ArrayShape, CuResult};
 
 use super::Result;
 use super::load::function;
-
-// A shape is passed unchanged, in the layout of `CUDA_ARRAY3D_DESCRIPTOR`.
-const _: () = assert!(size_of::<ArrayShape>() == size_of::<Array3DDescriptor>());
 
 macro_rules! raw {
     (

@@ -5,8 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cuda_abi::numbers::{atomic, device_attribute as attr};
-use vgpu_cuda_abi::structs::DeviceProperties;
-use vgpu_proto::cuda::ArrayShape;
+use vgpu_cuda_abi::structs::{DeviceProperties, element_bytes};
 
 use crate::ffi::exports;
 use crate::state::current::shim;
@@ -136,8 +135,7 @@ exports! {
     /// Largest width of a texture in linear memory, in elements.
     fn cuDeviceGetTexture1DLinearMaxWidth(out: Out<usize>, format: u32, channels: u32, device: c_int) {
         shim()?.devices.get(device)?;
-        let shape = ArrayShape { width: 1, height: 0, depth: 0, format, channels, flags: 0 };
-        let bytes = shape.element().map_err(|_| CuResult::INVALID_VALUE)?;
+        let bytes = element_bytes(format, channels).map_err(|_| CuResult::INVALID_VALUE)?;
         out.set((LONGEST_LINEAR_TEXTURE / bytes) as usize)
     }
 

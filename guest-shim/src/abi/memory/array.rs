@@ -4,8 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out};
-use vgpu_cuda_abi::structs::{Array3DDescriptor, ArrayDescriptor, Copy3D, Side3D};
-use vgpu_proto::cuda::ArrayShape;
+use vgpu_cuda_abi::structs::{ArrayDescriptor, ArrayShape, Copy3D, Side3D};
 
 use crate::Cu;
 use crate::ffi::exports;
@@ -13,35 +12,21 @@ use crate::ops::area::{in_array, on_device, on_host, start};
 use crate::state::current::{live, shim};
 use crate::state::streams::resolve;
 
-/// The shape in the type of the wire.
-fn shape_of(shape: Array3DDescriptor) -> ArrayShape {
-    ArrayShape {
-        width: shape.width as u64,
-        height: shape.height as u64,
-        depth: shape.depth as u64,
-        format: shape.format,
-        channels: shape.channels,
-        flags: shape.flags,
-    }
-}
-
 exports! {
     /// Creates an array of at most two dimensions.
     fn cuArrayCreate_v2(out: Out<u64>, shape: In<ArrayDescriptor>) {
         let shim = live()?;
         out.check()?;
         let context = shim.contexts.current()?;
-        let ArrayDescriptor { width, height, format, channels } = shape.get()?;
-        let shape = Array3DDescriptor { width, height, depth: 0, format, channels, flags: 0 };
-        out.set(shim.create_array(&context, shape_of(shape))?)
+        out.set(shim.create_array(&context, shape.get()?.into())?)
     }
 
     /// Creates an array of up to three dimensions, or an array of layers.
-    fn cuArray3DCreate_v2(out: Out<u64>, shape: In<Array3DDescriptor>) {
+    fn cuArray3DCreate_v2(out: Out<u64>, shape: In<ArrayShape>) {
         let shim = live()?;
         out.check()?;
         let context = shim.contexts.current()?;
-        out.set(shim.create_array(&context, shape_of(shape.get()?))?)
+        out.set(shim.create_array(&context, shape.get()?)?)
     }
 
     /// Destroys an array after the work that may use it.
@@ -51,27 +36,12 @@ exports! {
 
     /// The shape with which the array was created.
     fn cuArrayGetDescriptor_v2(out: Out<ArrayDescriptor>, array: u64) {
-        let shape = shim()?.arrays.get(array)?.shape;
-        let flat = ArrayDescriptor {
-            width: shape.width as usize,
-            height: shape.height as usize,
-            format: shape.format,
-            channels: shape.channels,
-        };
-        out.set(flat)
+        out.set(shim()?.arrays.get(array)?.shape.into())
     }
 
     /// The shape with which the array was created.
-    fn cuArray3DGetDescriptor_v2(out: Out<Array3DDescriptor>, array: u64) {
-        let shape = shim()?.arrays.get(array)?.shape;
-        out.set(Array3DDescriptor {
-            width: shape.width as usize,
-            height: shape.height as usize,
-            depth: shape.depth as usize,
-            format: shape.format,
-            channels: shape.channels,
-            flags: shape.flags,
-        })
+    fn cuArray3DGetDescriptor_v2(out: Out<ArrayShape>, array: u64) {
+        out.set(shim()?.arrays.get(array)?.shape)
     }
 
     /// Always an error: only arrays with deferred mapping have requirements, and such arrays are
@@ -96,11 +66,11 @@ exports! {
     }
 
     /// Creates an array with levels. Each level has half the size of the previous level.
-    fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<Array3DDescriptor>, levels: u32) {
+    fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<ArrayShape>, levels: u32) {
         let shim = live()?;
         out.check()?;
         let context = shim.contexts.current()?;
-        out.set(shim.create_mipmap(&context, shape_of(shape.get()?), levels)?)
+        out.set(shim.create_mipmap(&context, shape.get()?, levels)?)
     }
 
     /// A level of a mipmapped array.

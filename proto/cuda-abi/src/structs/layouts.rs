@@ -141,7 +141,7 @@ layouts! {
         "Format": format,
         "NumChannels": channels,
     }
-    Array3DDescriptor "CUDA_ARRAY3D_DESCRIPTOR" 40 {
+    ArrayShape "CUDA_ARRAY3D_DESCRIPTOR" 40 {
         "Width": width,
         "Height": height,
         "Depth": depth,

@@ -6,12 +6,13 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::CuResult;
 use crate::args::{In, StreamArg};
 
+mod array;
 mod graph;
 mod layouts;
 
+pub use array::{ArrayDescriptor, ArrayShape, MAX_LEVELS, element_bytes};
 pub use graph::*;
 pub use layouts::{LAYOUTS, Layout};
 
@@ -141,54 +142,6 @@ pub struct Copy3D {
     pub height: usize,
     /// Number of slices.
     pub depth: usize,
-}
-
-/// `CUDA_ARRAY_DESCRIPTOR`: the shape of an array of at most two dimensions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct ArrayDescriptor {
-    /// Elements in a row.
-    pub width: usize,
-    /// Number of rows; 0 for one dimension.
-    pub height: usize,
-    /// `CUarray_format`.
-    pub format: u32,
-    /// Channels per element: 1, 2 or 4.
-    pub channels: u32,
-}
-
-/// `CUDA_ARRAY3D_DESCRIPTOR`: the shape of any array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Array3DDescriptor {
-    /// Elements in a row.
-    pub width: usize,
-    /// Number of rows; 0 for one dimension.
-    pub height: usize,
-    /// Number of slices or layers; 0 for at most two dimensions.
-    pub depth: usize,
-    /// `CUarray_format`.
-    pub format: u32,
-    /// Channels per element: 1, 2 or 4.
-    pub channels: u32,
-    /// `CUDA_ARRAY3D_…`.
-    pub flags: u32,
-}
-
-/// Size in bytes of a channel of this `CUarray_format`.
-///
-/// # Errors
-/// CUDA_ERROR_NOT_SUPPORTED for compressed, planar and normalised formats, which need textures;
-/// CUDA_ERROR_INVALID_VALUE for any other number.
-pub fn channel_bytes(format: u32) -> Result<u32, CuResult> {
-    match format {
-        // 8, 16 and 32 bits: unsigned, signed and floating point.
-        0x01 | 0x08 => Ok(1),
-        0x02 | 0x09 | 0x10 => Ok(2),
-        0x03 | 0x0a | 0x20 => Ok(4),
-        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuResult::NOT_SUPPORTED),
-        _ => Err(CuResult::INVALID_VALUE),
-    }
 }
 
 /// `CUDA_ARRAY_MEMORY_REQUIREMENTS`: requirements of an array with deferred mapping.

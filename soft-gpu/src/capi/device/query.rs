@@ -5,12 +5,12 @@ use std::ffi::c_char;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cuda_abi::numbers::atomic;
-use vgpu_cuda_abi::structs::DeviceProperties;
+use vgpu_cuda_abi::structs::{DeviceProperties, element_bytes};
 
 use crate::capi::device::resource::Resource;
 use crate::driver::error::Result;
 use crate::driver::part::Part;
-use crate::driver::{self, array, context, gpu};
+use crate::driver::{self, context, gpu};
 
 fn properties(gpu: &gpu::Gpu) -> DeviceProperties {
     let value = |id| gpu.attribute(id).unwrap_or(0);
@@ -147,9 +147,9 @@ exports! {
 
     fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, format: u32, channels: u32, device: i32) {
         gpu(device)?;
-        let bytes = array::element(format, channels).map_err(|_| CuResult::INVALID_VALUE)?;
+        let bytes = element_bytes(format, channels).map_err(|_| CuResult::INVALID_VALUE)?;
         // The limit is 4 GiB on every device since compute capability 5.0.
-        width.set((1 << 32) / bytes)
+        width.set(((1 << 32) / bytes) as usize)
     }
 
     fn cuDeviceGetHostAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, device: i32) {

@@ -4,7 +4,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
 use vgpu_cuda_abi::numbers::memory_type;
 use vgpu_cuda_abi::structs::{
-    Array3DDescriptor, ArrayDescriptor, ArrayMemoryRequirements, Copy3D, Side3D,
+    ArrayDescriptor, ArrayMemoryRequirements, ArrayShape, Copy3D, Side3D,
 };
 
 use crate::capi::StreamOf as _;
@@ -144,22 +144,20 @@ exports! {
 exports! {
     fn cuArrayCreate_v2(out: Out<u64>, shape: In<ArrayDescriptor>) {
         out.check()?;
-        let ArrayDescriptor { width, height, format, channels } = shape.get()?;
-        out.set(array::create(Array3DDescriptor { width, height, depth: 0, format, channels, flags: 0 })?)
+        out.set(array::create(shape.get()?.into())?)
     }
 
-    fn cuArray3DCreate_v2(out: Out<u64>, shape: In<Array3DDescriptor>) {
+    fn cuArray3DCreate_v2(out: Out<u64>, shape: In<ArrayShape>) {
         out.check()?;
         out.set(array::create(shape.get()?)?)
     }
 
     fn cuArrayGetDescriptor_v2(out: Out<ArrayDescriptor>, array: u64) {
         out.check()?;
-        let Array3DDescriptor { width, height, format, channels, .. } = array::get(array)?.shape;
-        out.set(ArrayDescriptor { width, height, format, channels })
+        out.set(array::get(array)?.shape.into())
     }
 
-    fn cuArray3DGetDescriptor_v2(out: Out<Array3DDescriptor>, array: u64) {
+    fn cuArray3DGetDescriptor_v2(out: Out<ArrayShape>, array: u64) {
         out.check()?;
         out.set(array::get(array)?.shape)
     }
@@ -203,7 +201,7 @@ exports! {
         Err(CuResult::INVALID_VALUE)
     }
 
-    fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<Array3DDescriptor>, levels: u32) {
+    fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<ArrayShape>, levels: u32) {
         out.check()?;
         out.set(array::create_mipmap(shape.get()?, levels)?)
     }

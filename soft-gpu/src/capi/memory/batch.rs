@@ -10,7 +10,7 @@ use vgpu_cuda_abi::numbers::memory_type;
 use vgpu_cuda_abi::structs::{Copy3D, CopyAttributes, CopyOperand, CopyOperation, Side3D};
 
 use crate::capi::StreamOf as _;
-use crate::driver::array::{self, Shape as _};
+use crate::driver::array;
 use crate::driver::copy::{Mode, Side, copy};
 use crate::driver::error::Result;
 use crate::driver::stream::Stream;
@@ -129,7 +129,7 @@ fn with_attributes(
 fn element(of: &CopyOperand) -> Result<Option<usize>> {
     match of.kind {
         POINTER => Ok(None),
-        ARRAY => array::get(of.what)?.shape.element().map(Some),
+        ARRAY => Ok(Some(array::get(of.what)?.shape.element()? as usize)),
         _ => Err(CuResult::INVALID_VALUE),
     }
 }

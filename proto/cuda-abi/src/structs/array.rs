@@ -1,15 +1,27 @@
-//! Shapes of CUDA arrays: the rules that guest and worker both check.
+//! Shapes of CUDA arrays: the rules that the guest's library, the worker and soft-gpu check.
 //!
 //! Arrays hold data for copies; textures and surfaces are not served. The rules for shapes are
 //! those of `cuArray3DCreate`; only the driver knows the largest sides.
 
-use vgpu_cuda_abi::structs::channel_bytes;
+use crate::CuResult;
 
-use super::CuResult;
-use crate::codec::{Decode, Encode};
+/// `CUDA_ARRAY_DESCRIPTOR`: the shape of an array of at most two dimensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ArrayDescriptor {
+    /// Elements in a row.
+    pub width: u64,
+    /// Number of rows; 0 for one dimension.
+    pub height: u64,
+    /// `CUarray_format`.
+    pub format: u32,
+    /// Channels per element: 1, 2 or 4.
+    pub channels: u32,
+}
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`, with the same layout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+/// `CUDA_ARRAY3D_DESCRIPTOR`: the shape of any array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "bincode", derive(bincode::Encode, bincode::Decode))]
 #[repr(C)]
 pub struct ArrayShape {
     /// Elements in a row.
@@ -38,8 +50,63 @@ const LONGEST: u64 = 1 << 28;
 /// Largest number of levels of a mipmapped array, for a side of 2^28.
 pub const MAX_LEVELS: u32 = 29;
 
+/// Size in bytes of a channel of this `CUarray_format`.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_SUPPORTED for compressed, planar and normalised formats, which need textures;
+/// CUDA_ERROR_INVALID_VALUE for any other number.
+fn channel_bytes(format: u32) -> Result<u32, CuResult> {
+    match format {
+        // 8, 16 and 32 bits: unsigned, signed and floating point.
+        0x01 | 0x08 => Ok(1),
+        0x02 | 0x09 | 0x10 => Ok(2),
+        0x03 | 0x0a | 0x20 => Ok(4),
+        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuResult::NOT_SUPPORTED),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+/// Size in bytes of an element of this `CUarray_format` and number of channels.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_SUPPORTED for compressed, planar and normalised formats, which need textures;
+/// CUDA_ERROR_INVALID_VALUE for any other format and for a number of channels other than 1, 2 and
+/// 4.
+pub fn element_bytes(format: u32, channels: u32) -> Result<u64, CuResult> {
+    let channel = channel_bytes(format)?;
+    match channels {
+        1 | 2 | 4 => Ok(u64::from(channel * channels)),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+impl From<ArrayDescriptor> for ArrayShape {
+    fn from(of: ArrayDescriptor) -> Self {
+        Self {
+            width: of.width,
+            height: of.height,
+            depth: 0,
+            format: of.format,
+            channels: of.channels,
+            flags: 0,
+        }
+    }
+}
+
+impl From<ArrayShape> for ArrayDescriptor {
+    fn from(of: ArrayShape) -> Self {
+        Self {
+            width: of.width,
+            height: of.height,
+            format: of.format,
+            channels: of.channels,
+        }
+    }
+}
+
 impl ArrayShape {
-    /// Checks that an array of this shape can be created.
+    /// Checks that an array of this shape can be created. An invalid flag or shape comes before a
+    /// format that is not served, and such a format before such a flag.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an invalid shape; CUDA_ERROR_NOT_SUPPORTED for a valid format
@@ -54,8 +121,12 @@ impl ArrayShape {
         if self.depth > 0 && self.height == 0 && !layered {
             return Err(CuResult::INVALID_VALUE);
         }
-        let faces = self.width == self.height && self.depth > 0 && self.depth.is_multiple_of(6);
-        if self.flags & CUBEMAP != 0 && !faces {
+        // Six square faces, or six in each layer.
+        let faces = match layered {
+            true => self.depth > 0 && self.depth.is_multiple_of(6),
+            false => self.depth == 6,
+        };
+        if self.flags & CUBEMAP != 0 && !(faces && self.width == self.height) {
             return Err(CuResult::INVALID_VALUE);
         }
         if self.flags & !(SERVED_FLAGS | OTHER_FLAGS) != 0 {
@@ -71,13 +142,9 @@ impl ArrayShape {
     /// Size of an element in bytes.
     ///
     /// # Errors
-    /// As [`ArrayShape::check`], about format and channels.
+    /// As [`element_bytes`].
     pub fn element(&self) -> Result<u64, CuResult> {
-        let channel = channel_bytes(self.format)?;
-        match self.channels {
-            1 | 2 | 4 => Ok(u64::from(channel * self.channels)),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
+        element_bytes(self.format, self.channels)
     }
 
     /// Bytes in a row, rows in a slice, and slices: each at least 1 for a valid shape.
@@ -170,31 +237,58 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_are_none() {
-        use CuResult as R;
-        let with = |change: fn(&mut ArrayShape)| {
-            let mut shape = FLOATS;
-            change(&mut shape);
-            shape.check()
-        };
-        assert_eq!(with(|s| s.width = 0), Err(R::INVALID_VALUE));
-        assert_eq!(with(|s| s.width = u64::MAX), Err(R::INVALID_VALUE));
-        assert_eq!(with(|s| s.channels = 3), Err(R::INVALID_VALUE));
-        assert_eq!(with(|s| s.format = 7), Err(R::INVALID_VALUE));
-        assert_eq!(with(|s| s.format = 0xb0), Err(R::NOT_SUPPORTED));
-        assert_eq!(with(|s| s.flags = 0x40), Err(R::NOT_SUPPORTED));
-        assert_eq!(with(|s| s.flags = 1 << 20), Err(R::INVALID_VALUE));
-        assert_eq!(
-            with(|s| (s.height, s.depth) = (0, 2)),
-            Err(R::INVALID_VALUE)
-        );
-        assert_eq!(
-            with(|s| (s.height, s.depth, s.flags) = (0, 2, LAYERED)),
-            Ok(())
-        );
-        assert_eq!(with(|s| s.flags = CUBEMAP), Err(R::INVALID_VALUE));
-        let cube = |s: &mut ArrayShape| (s.width, s.height, s.depth, s.flags) = (4, 4, 6, CUBEMAP);
-        assert_eq!(with(cube), Ok(()));
+    fn shapes_are_checked_as_cuda_documents() {
+        const BAD: Result<(), CuResult> = Err(CuResult::INVALID_VALUE);
+        const OTHER: Result<(), CuResult> = Err(CuResult::NOT_SUPPORTED);
+        const BOTH: u32 = LAYERED | CUBEMAP;
+        // Sides, format, channels, flags.
+        let cases = [
+            ([5, 3, 0], 0x20, 2, 0, Ok(())),
+            ([0, 3, 0], 0x20, 2, 0, BAD),
+            ([u64::MAX, 3, 0], 0x20, 2, 0, BAD),
+            ([LONGEST, 0, 0], 0x20, 2, 0, Ok(())),
+            ([LONGEST + 1, 0, 0], 0x20, 2, 0, BAD),
+            // A depth without a height is the number of layers.
+            ([5, 0, 2], 0x20, 2, 0, BAD),
+            ([5, 0, 2], 0x20, 2, LAYERED, Ok(())),
+            // Channels and formats.
+            ([5, 3, 0], 0x20, 0, 0, BAD),
+            ([5, 3, 0], 0x20, 3, 0, BAD),
+            ([5, 3, 0], 0x20, 4, 0, Ok(())),
+            ([5, 3, 0], 7, 2, 0, BAD),
+            ([5, 3, 0], 0xb0, 2, 0, OTHER),
+            ([5, 3, 0], 0xb0, 3, 0, OTHER),
+            // Faces of a cube, with and without layers.
+            ([4, 4, 6], 0x20, 2, CUBEMAP, Ok(())),
+            ([4, 4, 12], 0x20, 2, CUBEMAP, BAD),
+            ([4, 4, 12], 0x20, 2, BOTH, Ok(())),
+            ([4, 4, 0], 0x20, 2, CUBEMAP, BAD),
+            ([4, 4, 0], 0x20, 2, BOTH, BAD),
+            ([4, 3, 6], 0x20, 2, CUBEMAP, BAD),
+            // Flags: every served one; each that is not served, alone or with others; none.
+            ([5, 5, 6], 0x20, 2, SERVED_FLAGS, Ok(())),
+            ([5, 3, 0], 0x20, 2, 0x20, OTHER),
+            ([5, 3, 0], 0x20, 2, 0x40, OTHER),
+            ([5, 3, 0], 0x20, 2, OTHER_FLAGS, OTHER),
+            ([5, 3, 0], 0x20, 2, 0x42, OTHER),
+            ([5, 3, 0], 0x20, 2, 0x200, BAD),
+            ([5, 3, 0], 0x20, 2, 0x240, BAD),
+            // Which error comes first.
+            ([5, 3, 0], 0xb0, 2, 0x200, BAD),
+            ([5, 3, 0], 7, 2, 0x40, BAD),
+            ([5, 3, 0], 0x20, 3, 0x40, BAD),
+        ];
+        for ([width, height, depth], format, channels, flags, due) in cases {
+            let shape = ArrayShape {
+                width,
+                height,
+                depth,
+                format,
+                channels,
+                flags,
+            };
+            assert_eq!(shape.check(), due, "{shape:?}");
+        }
     }
 
     #[test]
@@ -206,6 +300,13 @@ mod tests {
         };
         assert_eq!(whole.levels(100), 5);
         assert_eq!(whole.levels(2), 2);
+        // Layers are not halved and bring no levels.
+        let layers = ArrayShape {
+            depth: 100,
+            flags: LAYERED,
+            ..whole
+        };
+        assert_eq!((layers.levels(100), layers.half().depth), (5, 100));
         let small = whole.half().half().half();
         assert_eq!((small.width, small.height, small.depth), (2, 1, 0));
         assert!(
