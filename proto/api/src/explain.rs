@@ -93,9 +93,9 @@ pub struct Explain {
     pub held_off: bool,
     /// Time for which the VM has had work that does not run, in ns.
     pub waiting_ns: Option<u64>,
-    /// Longest wait from now, in ns, if the other VMs give the GPU back as they did so far. For a
-    /// VM without work: the longest wait if work arrived now. `null`: the wait has no bound, see
-    /// `no_bound`.
+    /// Longest wait from now, in ns, if the other VMs give the GPU back as they did so far. While a
+    /// holder does not do so: as `wait_worst_ns`. For a VM without work: the longest wait if work
+    /// arrived now. `null`: the wait has no bound, see `no_bound`.
     pub wait_usual_ns: Option<u64>,
     /// Longest wait from now, in ns, if the work of every other VM hangs until the contended limit
     /// ends it.

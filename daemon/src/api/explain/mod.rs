@@ -172,6 +172,9 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     if let Some(sentence) = account(e) {
         add(sentence);
     }
+    if waits_for_turn || lacks_gpu(e) {
+        closed(catalog, vm).into_iter().for_each(&mut add);
+    }
     if unserved.is_empty() {
         if cut_off && e.reason == Reason::NoProgram {
             add("None can start: vgpud listens on none of its sockets.".into());
@@ -200,20 +203,51 @@ fn named(vm: &VmRecord) -> String {
     }
 }
 
-/// For a VM without a GPU: sentences about the GPUs that no driver serves. These are the GPUs of
-/// the pool, or those of the host if the pool has none and can get none.
-fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
-    let none = matches!(
+/// Whether no GPU takes the work or the next program of the VM.
+fn lacks_gpu(e: &Explanation) -> bool {
+    matches!(
         e.reason,
         Reason::Refused(vgpu_sched::Refusal::GpuUnavailable | vgpu_sched::Refusal::NoGpu)
             | Reason::Waits(WaitReason::GpuUnavailable { .. } | WaitReason::NoGpu)
-    );
+    )
+}
+
+/// Sentences about the GPUs of the VM's pool that take no new programs and have a driver.
+fn closed(catalog: &Catalog, vm: &VmRecord) -> Vec<String> {
+    let gpus = catalog.gpus_of(&vm.pool).into_iter();
+    let sentence = |gpu: &GpuRecord| {
+        let id = gpu.gpu_id;
+        match gpu.state {
+            GpuState::Draining => Some(format!(
+                "GPU {id} is draining: no program starts on it before `vgpu-admin gpu resume {id}`."
+            )),
+            GpuState::Suspect => Some(format!(
+                "GPU {id} is suspect: no program starts on it before the check of `vgpu-admin gpu \
+                 resume {id}` passes."
+            )),
+            GpuState::Vanished => Some(format!(
+                "GPU {id} was not found by the last scan: `vgpu-admin scan-gpus` looks again."
+            )),
+            GpuState::Ready | GpuState::NoDriver => None,
+        }
+    };
+    gpus.filter(|gpu| vm.may_use(&gpu.seen.uuid))
+        .filter_map(sentence)
+        .collect()
+}
+
+/// For a VM without a GPU: sentences about the GPUs that no driver serves. These are the GPUs of
+/// the pool, or those of the host if the pool has none and can get none.
+fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
+    if !lacks_gpu(e) {
+        return Vec::new();
+    }
     let mut gpus = catalog.gpus_of(&vm.pool);
     if gpus.is_empty() {
         gpus = GpuRecord::none_served(catalog.gpus.values());
     }
     gpus.into_iter()
-        .filter(|gpu| none && gpu.state == GpuState::NoDriver && vm.may_use(&gpu.seen.uuid))
+        .filter(|gpu| gpu.state == GpuState::NoDriver && vm.may_use(&gpu.seen.uuid))
         .map(GpuRecord::without_driver)
         .collect()
 }
@@ -339,6 +373,9 @@ fn holding(holder: &vgpu_sched::Holder) -> String {
             duration(holder.slice_left_ns)
         )),
     }
+    if let Some(ago) = holder.killed_ns {
+        text.push_str(&format!("; it was killed {} ago", duration(ago)));
+    }
     if holder.overrun {
         text.push_str(", past the grace: the next one may run beside it");
     }
@@ -392,6 +429,15 @@ fn bound(e: &Explanation) -> Option<String> {
     if worst == 0 {
         return Some(format!("{begin} for nobody."));
     }
+    if let Some(late) = e.holders.iter().find(|holder| holder.late) {
+        return Some(format!(
+            "{begin} {} at most: VM {} (session {}) does not give the GPU back in its usual time, and \
+             the pool's contended limit may have to end the work of each VM before.",
+            duration(worst),
+            late.vm.0,
+            late.session.0
+        ));
+    }
     if usual == worst {
         return Some(format!("{begin} {} at most.", duration(worst)));
     }
@@ -419,6 +465,11 @@ fn no_bound(why: NoBound) -> String {
         NoBound::ZeroRate(cap) => format!(
             "its own limit of {} lets nothing through (`vgpu-admin vm set`).",
             cap.name()
+        ),
+        NoBound::Hung { gpu, vm, session } => format!(
+            "VM {} (session {}) does not give GPU {} back, and a kill does not end work on this \
+             GPU now (`vgpu-admin doctor` tells the remedy).",
+            vm.0, session.0, gpu.0
         ),
         _ => "nothing is known about it.".into(),
     }

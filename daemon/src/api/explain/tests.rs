@@ -1,5 +1,6 @@
 use super::*;
-use crate::model::PoolRecord;
+use crate::model::{AssignmentRecord, PoolRecord};
+use crate::store::catalog::tests::gpu;
 use vgpu_api::{PoolSettings, Quarantine};
 use vgpu_sched::{
     Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig, PoolId, Rate,
@@ -163,6 +164,82 @@ fn a_waiting_vm_is_told_the_holder_the_vms_before_it_and_the_wait() {
         runs.summary
     );
     assert_eq!((runs.wait_usual_ns, runs.wait_worst_ns), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_holder_that_does_not_give_the_gpu_back_is_named_and_no_short_wait_is_promised() {
+    let mut rig = Rig::new(Policy::Weighted);
+    for vm in 1..=2 {
+        rig.add(vm, class(Class::Medium));
+        rig.works(vm);
+    }
+    rig.feed(Event::Progress {
+        session: SessionId(101),
+        submitted: 1,
+        completed: 0,
+    });
+    rig.pass(2_000_000);
+    // Longer than holders took so far, but within the grace.
+    rig.pass(5_000_000);
+    let answer = rig.ask(2);
+    assert!(
+        answer.summary.ends_with(
+            "at most: VM 1 (session 101) does not give the GPU back in its usual time, and the \
+                        pool's contended limit may have to end the work of each VM before."
+        ),
+        "{}",
+        answer.summary
+    );
+    assert_eq!(answer.wait_usual_ns, answer.wait_worst_ns);
+    assert!(answer.wait_worst_ns > Some(10_000_000_000));
+
+    let hung = no_bound(NoBound::Hung {
+        gpu: GpuId(0),
+        vm: VmId(1),
+        session: SessionId(101),
+    });
+    assert!(
+        hung.starts_with("VM 1 (session 101) does not give GPU 0 back"),
+        "{hung}"
+    );
+}
+
+#[test]
+fn a_draining_gpu_is_named() {
+    let mut rig = Rig::new(Policy::Weighted);
+    let seen = gpu(0);
+    rig.catalog.assignments.insert(
+        (seen.uuid.clone(), "A".into()),
+        AssignmentRecord {
+            gpu_uuid: seen.uuid.clone(),
+            pool: "A".into(),
+            since_unix_ms: 0,
+        },
+    );
+    rig.catalog.gpus.insert(
+        seen.uuid.clone(),
+        GpuRecord {
+            gpu_id: 0,
+            seen,
+            state: GpuState::Draining,
+            state_reason: None,
+            first_seen_unix_ms: 0,
+            last_seen_unix_ms: 0,
+        },
+    );
+    rig.feed(Event::AddVm {
+        vm: VmId(1),
+        config: class(Class::Medium),
+        past: vgpu_sched::Past::default(),
+    });
+    rig.feed(Event::GpuState {
+        gpu: GpuId(0),
+        health: GpuHealth::Draining,
+    });
+    let answer = rig.ask(1);
+    assert_eq!(answer.reason, ExplainReason::Refused);
+    let named = "GPU 0 is draining: no program starts on it before `vgpu-admin gpu resume 0`.";
+    assert!(answer.summary.contains(named), "{}", answer.summary);
 }
 
 #[test]

@@ -16,15 +16,17 @@
 //! Therefore the bound of the last GPU is computed first.
 //!
 //! Every bound has two values. For the usual value, C is the longest slice plus the measured time
-//! to return the GPU. For the worst value, every other VM hangs until the contended limit.
+//! to return the GPU. For the worst value, every other VM hangs until the contended limit. While a
+//! holder keeps the GPU for longer than that measured time, only the worst value holds. If a kill
+//! does not end the holder's work, no value holds.
 
 use std::collections::BTreeMap;
 
 use super::{NoBound, Reason, WaitBound};
 use crate::Scheduler;
 use crate::action::Refusal;
-use crate::config::{Aging, Class, MILLIS, Policy, PoolConfig};
-use crate::id::{GpuId, VmId};
+use crate::config::{Aging, Class, GpuHealth, MILLIS, Policy, PoolConfig};
+use crate::id::{GpuId, SessionId, VmId};
 use crate::model::{Gpu, Throttle, Use, Vm};
 
 /// A usual time and a worst time.
@@ -183,7 +185,7 @@ impl Scheduler {
             return Err(NoBound::NoGpu);
         };
         let node = gpu.nodes.get(&pool);
-        let turn = self.turn(gpu, reserved.get(&gpu_id).copied())?;
+        let turn = self.turn((gpu_id, gpu), reserved.get(&gpu_id).copied())?;
         let rivals = self.rivals(id, node);
         let (pool_own, pool_all) = self.pool_weights(pool, Some(gpu));
         let among_vms = if rivals.is_empty() && self.all_parked(gpu) {
@@ -258,25 +260,35 @@ impl Scheduler {
         leases.all(|lease| lease.is_none_or(|lease| lease.usage == Use::Parked))
     }
 
-    fn turn(&self, gpu: &Gpu, reserved: Option<Result<Span, NoBound>>) -> Result<Turn, NoBound> {
-        let configs = gpu
-            .nodes
-            .keys()
-            .chain(&gpu.pools)
-            .filter_map(|pool| self.pools.get(pool));
-        let (mut slice_ns, mut limit_ns) = (0, 0);
-        for pool in configs {
-            let config = &pool.config;
-            slice_ns = slice_ns.max(config.slice());
-            limit_ns = limit_ns.max(config.contended_limit_ns.max(PoolConfig::MIN_LIMIT_NS));
+    fn turn(
+        &self,
+        (gpu_id, gpu): (GpuId, &Gpu),
+        reserved: Option<Result<Span, NoBound>>,
+    ) -> Result<Turn, NoBound> {
+        let slice_ns = self.longest_slice(gpu);
+        let pools = gpu.nodes.keys().chain(&gpu.pools);
+        let limits = pools
+            .filter_map(|pool| self.pools.get(pool))
+            .map(|pool| pool.config.contended_limit_ns.max(PoolConfig::MIN_LIMIT_NS));
+        let hung_ns = limits
+            .max()
+            .unwrap_or(0)
+            .saturating_add(self.config.kill_grace_ns);
+        let worst_ns = slice_ns.saturating_add(hung_ns);
+        let late = gpu.holders.iter().find(|&&id| self.is_late(gpu, id));
+        if let Some(&session) = late
+            && self.outlasts_a_kill(gpu, session)
+            && let Some(vm) = self.sessions.get(&session).map(|session| session.vm)
+        {
+            let gpu = gpu_id;
+            return Err(NoBound::Hung { gpu, vm, session });
         }
-        let own_slices = gpu.vms.iter().map(|&vm| self.standing(vm).slice_ns);
-        let slice_ns = own_slices.max().map_or(slice_ns, |own| own.max(slice_ns));
-        let slice_ns = if slice_ns == 0 { MILLIS } else { slice_ns };
-        let hung_ns = limit_ns.saturating_add(self.config.kill_grace_ns);
         let longest = Span {
-            usual_ns: slice_ns.saturating_add(gpu.handoff.quantile_ns(990)),
-            worst_ns: slice_ns.saturating_add(hung_ns),
+            usual_ns: match late {
+                Some(_) => worst_ns,
+                None => slice_ns.saturating_add(gpu.handoff.quantile_ns(990)),
+            },
+            worst_ns,
         };
         Ok(Turn {
             slice_ns,
@@ -284,6 +296,42 @@ impl Scheduler {
             hung_ns,
             longest: longest.plus(reserved.unwrap_or(Ok(Span::default()))?),
         })
+    }
+
+    /// Longest slice in ns of the pools and VMs of a GPU.
+    fn longest_slice(&self, gpu: &Gpu) -> u64 {
+        let pools = gpu.nodes.keys().chain(&gpu.pools);
+        let pools = pools.filter_map(|pool| self.pools.get(pool));
+        let own = gpu.vms.iter().map(|&vm| self.standing(vm).slice_ns);
+        match pools.map(|pool| pool.config.slice()).chain(own).max() {
+            None | Some(0) => MILLIS,
+            Some(slice_ns) => slice_ns,
+        }
+    }
+
+    /// Whether a holder keeps the GPU for longer than holders of this GPU did so far: past the
+    /// grace, after a kill, or after a revoke for more than a slice and the measured time to return
+    /// the GPU.
+    pub(super) fn is_late(&self, gpu: &Gpu, session: SessionId) -> bool {
+        let Some(lease) = self.lease(session).filter(|lease| lease.granted()) else {
+            return false;
+        };
+        let usual_ns = || {
+            let measured_ns = gpu.handoff.quantile_ns(990);
+            measured_ns.saturating_add(self.longest_slice(gpu))
+        };
+        let asked = lease.revoked_ns.map(|at| self.now_ns.saturating_sub(at));
+        lease.overrun
+            || gpu.dying.contains_key(&session)
+            || asked.is_some_and(|ago| ago > usual_ns())
+    }
+
+    /// Whether a kill does not end the work of a late holder: its worker has not exited within the
+    /// grace of kills, or an earlier kill on this GPU could not be verified.
+    fn outlasts_a_kill(&self, gpu: &Gpu, session: SessionId) -> bool {
+        let killed = gpu.dying.get(&session);
+        let ago = killed.map(|&at| self.now_ns.saturating_sub(at));
+        gpu.health == GpuHealth::Suspect || ago.is_some_and(|ago| ago >= self.config.kill_grace_ns)
     }
 }
 

@@ -48,6 +48,11 @@ pub struct Holder {
     /// Whether the holder kept the lease past slice and grace, so that the next session may run
     /// beside it.
     pub overrun: bool,
+    /// Time in ns since the kill of the holder; `None` if the holder was not killed.
+    pub killed_ns: Option<u64>,
+    /// Whether the holder keeps the GPU for longer than holders of this GPU did so far. Then
+    /// [`WaitBound::Within::usual_ns`] is the worst time.
+    pub late: bool,
 }
 
 /// Longest wait of a VM, from now until it has the GPU.
@@ -57,7 +62,8 @@ pub enum WaitBound {
     Now,
     /// The wait is bounded.
     Within {
-        /// Bound in ns if the other VMs return the GPU as quickly as they have until now.
+        /// Bound in ns if the other VMs return the GPU as quickly as they have until now. While a
+        /// holder is late ([`Holder::late`]): `worst_ns`.
         usual_ns: u64,
         /// Bound in ns if all others hang until the contended limit.
         worst_ns: u64,
@@ -80,6 +86,15 @@ pub enum NoBound {
     AgingOff,
     /// A rate limit of the VM is zero.
     ZeroRate(Cap),
+    /// A holder does not give the GPU back, and a kill does not end its work.
+    Hung {
+        /// The GPU.
+        gpu: GpuId,
+        /// The VM of the holder.
+        vm: VmId,
+        /// The session of the holder.
+        session: SessionId,
+    },
 }
 
 /// The reason for which a VM waits, and its longest wait.
@@ -248,6 +263,8 @@ impl Scheduler {
                 slice_left_ns: left(lease.slice_end_ns),
                 asked_ns: lease.revoked_ns.map(since),
                 overrun: lease.overrun,
+                killed_ns: gpu.dying.get(&session).copied().map(since),
+                late: self.is_late(gpu, session),
             })
             .collect()
     }

@@ -657,3 +657,53 @@ fn one_that_is_held_off_says_so() {
     );
     assert!(!rig.why(3).held_off);
 }
+
+#[test]
+fn a_holder_that_keeps_the_gpu_ends_the_usual_bound_and_one_that_outlasts_a_kill_every_bound() {
+    let mut rig = Rig::new(PoolConfig::default());
+    for vm in 1..=2 {
+        rig.add_vm(vm, class(Class::Medium));
+    }
+    rig.works(1);
+    rig.feed(Event::Progress {
+        session: SessionId(1),
+        submitted: 1,
+        completed: 0,
+    });
+    rig.works(2);
+    rig.pass(SLICE);
+    let why = rig.why(2);
+    assert!(!why.holders[0].late, "{why:?}");
+    assert_eq!(bounds(&why), (4 * SLICE, 4 * WORST));
+
+    rig.pass(SLICE + 1);
+    let why = rig.why(2);
+    assert!(why.holders[0].late, "{why:?}");
+    assert_eq!(bounds(&why), (4 * WORST, 4 * WORST));
+
+    // A third VM waits while the first two have the GPU. Their kills do not end their workers.
+    rig.add_vm(3, class(Class::Medium));
+    rig.works(3);
+    let mut killed = 0;
+    while killed == 0 {
+        let actions = rig.pass_and_collect(100 * MILLIS);
+        killed = actions
+            .iter()
+            .filter(|action| matches!(action, Action::Kill { .. }))
+            .count();
+        assert!(rig.now < 20 * SECONDS, "the contended limit ends the work");
+    }
+    assert!(matches!(rig.why(3).wait, WaitBound::Within { .. }));
+    rig.pass(1_500 * MILLIS);
+    let why = rig.why(3);
+    let hung = why.holders.iter().find(|holder| holder.killed_ns.is_some());
+    let hung = hung.expect("the killed session holds the GPU");
+    assert_eq!(
+        why.wait,
+        WaitBound::Never(NoBound::Hung {
+            gpu: GPU,
+            vm: hung.vm,
+            session: hung.session,
+        })
+    );
+}
