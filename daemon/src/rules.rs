@@ -1,15 +1,17 @@
 //! Checks of values, with a sentence for each value that is not allowed.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use vgpu_api::{Limit, MAX_VM_ID, PoolSettings, Problem, VmLimits, VmLimitsPatch, in_request};
+use vgpu_api::{
+    FACTOR_PERCENT, Limit, MAX_VM_ID, PoolSettings, Problem, SOCKET_PATH_LEN, VmLimits,
+    VmLimitsPatch, in_request,
+};
 pub use vgpu_api::{
     check_name as name, check_pool_settings as pool_settings, check_vm_limits as vm_limits,
     check_vm_name as vm_name, pool_problems, vm_problems,
 };
 
-/// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
-const SOCKET_LEN: usize = 107;
 /// Longest reason of an administrator, in characters.
 const REASON_LEN: usize = 200;
 /// Longest origin of a VM, in characters.
@@ -19,7 +21,7 @@ pub const VM_ID: &str = "{vm_id}";
 
 /// Checks the number of a VM.
 pub fn vm_id(vm_id: u32) -> Result<(), String> {
-    within("--vm-id", "vm_ids", vm_id, 1, MAX_VM_ID)
+    within(("--vm-id", ""), "vm_ids", vm_id, 1..=MAX_VM_ID)
 }
 
 /// The lowest CID of a VM. 1 and 2 stand for programs of the host (vsock(7)).
@@ -38,14 +40,19 @@ pub fn cid(cid: u32) -> Result<(), String> {
 
 /// Checks a weight within a class, in percent.
 pub fn factor(percent: u32) -> Result<(), String> {
-    within("--factor", "factor_percent", percent, 1, 10_000)
+    within(
+        ("--factor", " percent"),
+        "factor_percent",
+        percent,
+        FACTOR_PERCENT,
+    )
 }
 
 /// Checks the path of a VM's own socket.
 pub fn socket(path: &str) -> Result<(), String> {
     let good = path.starts_with('/')
         && !path.ends_with('/')
-        && path.len() <= SOCKET_LEN
+        && path.len() <= SOCKET_PATH_LEN
         && !path.chars().any(char::is_control)
         && !path.split('/').any(|part| part == "..");
     if good {
@@ -53,7 +60,7 @@ pub fn socket(path: &str) -> Result<(), String> {
     }
     Err(format!(
         "The socket {path:?} is not allowed: give an absolute path without '..' of at most \
-         {SOCKET_LEN} bytes."
+         {SOCKET_PATH_LEN} bytes."
     ))
 }
 
@@ -140,12 +147,18 @@ pub fn effective_limits(
     in_request(&problems, |(setting, _)| is_own(setting.name))
 }
 
-fn within(option: &str, field: &str, value: u32, least: u32, most: u32) -> Result<(), String> {
-    if (least..=most).contains(&value) {
+fn within(
+    (option, unit): (&str, &str),
+    field: &str,
+    value: u32,
+    range: RangeInclusive<u32>,
+) -> Result<(), String> {
+    if range.contains(&value) {
         return Ok(());
     }
+    let (least, most) = range.into_inner();
     Err(format!(
-        "{option} must be between {least} and {most}, not {value} ({field} in JSON)."
+        "{option} must be between {least} and {most}{unit}, not {value} ({field} in JSON)."
     ))
 }
 
@@ -171,7 +184,7 @@ mod tests {
         );
         let refused = factor(0).unwrap_err();
         assert!(
-            refused.starts_with("--factor must be between 1 and 10000, not 0"),
+            refused.starts_with("--factor must be between 1 and 10000 percent, not 0"),
             "{refused}"
         );
         let settings = PoolSettings {

@@ -20,6 +20,12 @@ const HOST: &[Case] = &[
     ),
     ("--socket status", 2, "Usage:"),
     (
+        "--socket=/a123456789/b123456789/c123456789/d123456789/e123456789/f123456789/g123456789/\
+         h123456789/i123456789/j123456789 status",
+        2,
+        "the path of a socket has at most 107",
+    ),
+    (
         "status -o xml",
         2,
         "possible values: table, wide, json, csv",
@@ -451,6 +457,12 @@ const VMS: &[Case] = &[
     ("vm set 1 --cid=many", 2, "or `none`"),
     ("vm set 1 --cid=50", 6, "CID 50 belongs to VM 2 (web)"),
     ("vm set 1 --factor=10001", 2, "--factor must be between"),
+    (
+        "vm set 1 --factor=10001%",
+        2,
+        "1 and 10000 percent, not 10001",
+    ),
+    ("vm set 1 --factor=2.0", 2, "write for instance 200 or 200%"),
     ("vm set 1 --gang=perhaps", 2, "invalid value 'perhaps'"),
     ("vm set 1 --gpus=7", 3, "There is no GPU \"7\""),
     (

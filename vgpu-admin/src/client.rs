@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use vgpu_api::{API_VERSION, ErrorBody};
+use vgpu_api::{API_VERSION, ErrorBody, check_socket_path};
 
 use crate::error::Error;
 
@@ -191,6 +191,7 @@ impl Client {
             + Send
             + 'static,
     {
+        check_socket_path(&self.socket).map_err(|why| Error::Usage(format!("--socket: {why}.")))?;
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|cause| self.unreachable(cause))?;

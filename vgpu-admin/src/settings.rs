@@ -10,7 +10,8 @@ use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use vgpu_api::{
-    Limit, Patch, PoolPolicy, Priority, Setting, Severity, UNLIMITED, Unit, Value, Weights,
+    FACTOR_PERCENT, Limit, Patch, PoolPolicy, Priority, Setting, Severity, UNLIMITED, Unit, Value,
+    Weights,
 };
 
 /// The changes that options ask for; absent options change nothing.
@@ -162,6 +163,19 @@ where
             range.end()
         )),
     }
+}
+
+/// A clap value parser for a weight within a class, in percent. vgpud checks the range.
+pub(crate) fn factor(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    number.trim_end().parse().map_err(|_| {
+        format!(
+            "`{text}` is not a whole number from {} to {}, in percent; write for instance 200 or 200% \
+             for twice the weight",
+            FACTOR_PERCENT.start(),
+            FACTOR_PERCENT.end()
+        )
+    })
 }
 
 /// A clap value parser for a class, by name or by its number: 0 is the lowest.

@@ -25,8 +25,9 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<Listener, String> {
     name.push(".new");
     let new = PathBuf::from(name);
     let _ = std::fs::remove_file(&new);
-    let listener = system::bind_closed(&new).map_err(|error| {
-        format!("{error}. Its directory must exist and be writable, its path under 100 bytes.")
+    let listener = system::bind_closed(&new).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => text(error),
+        _ => format!("{error}. Its directory must exist and be writable."),
     })?;
     if let Some(first) = groups.first()
         && let Err(error) = chown(&new, None, Some(*first))

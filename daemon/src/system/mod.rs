@@ -179,8 +179,9 @@ pub fn is_served(path: &Path) -> io::Result<bool> {
 /// descriptors.
 ///
 /// # Errors
-/// The error of the system.
+/// The error of the system, or a sentence about a path that is too long.
 pub fn bind_closed(path: &Path) -> io::Result<UnixListener> {
+    vgpu_api::check_socket_path(path)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;

@@ -91,9 +91,28 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "The {what} name {name:?} is not allowed: use 1 to {NAME_LEN} letters, digits, '-', '_' \
-         and '.', beginning with a letter or digit."
+        "The {what} name {name:?} is not allowed: use 1 to {NAME_LEN} letters (a-z, A-Z), digits, \
+         '-', '_' and '.', beginning with a letter or digit."
     ))
+}
+
+/// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
+pub const SOCKET_PATH_LEN: usize = 107;
+
+/// Checks the length of a Unix socket's path.
+///
+/// # Errors
+/// `InvalidInput`, with a sentence without a full stop: the length, the limit and the way out.
+pub fn check_socket_path(path: &std::path::Path) -> std::io::Result<()> {
+    let length = path.as_os_str().len();
+    if length <= SOCKET_PATH_LEN {
+        return Ok(());
+    }
+    let text = format!(
+        "the path has {length} bytes, and the path of a socket has at most {SOCKET_PATH_LEN}: use a \
+         directory with a shorter path"
+    );
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text))
 }
 
 /// Checks the name of a VM in a command. A name that reads as VM numbers (`7`, `1-3`) is refused,
@@ -114,6 +133,9 @@ pub fn check_vm_name(name: &str) -> Result<(), String> {
 
 /// Largest number of a VM. Leaves room below 2^31 for the users of workers (`worker.uid` + number).
 pub const MAX_VM_ID: u32 = 1_000_000;
+
+/// Allowed weights of a VM within its class, in percent.
+pub const FACTOR_PERCENT: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 /// Largest number of VMs in one command.
 pub const MAX_BATCH: usize = 4_096;
@@ -194,6 +216,15 @@ mod tests {
         let text = r#"{"vm_ids": [1], "pool": "A", "priorty": "high"}"#;
         let error = serde_json::from_str::<RegisterRequest>(text).unwrap_err();
         assert!(error.to_string().contains("priorty"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_path_that_is_too_long_is_told_with_its_limit() {
+        let path = |length| std::path::PathBuf::from("/".repeat(length));
+        assert!(check_socket_path(&path(SOCKET_PATH_LEN)).is_ok());
+        let told = check_socket_path(&path(108)).unwrap_err().to_string();
+        assert!(told.starts_with("the path has 108 bytes"), "{told}");
+        assert!(told.contains("at most 107") && !told.contains("SUN_LEN"));
     }
 
     #[test]

@@ -112,7 +112,7 @@ pub struct Pool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolCreate {
-    /// Name: 1 to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    /// Name: 1 to 64 letters (a-z, A-Z), digits, `-`, `_` and `.`; the first is a letter or digit.
     pub name: String,
     /// Settings that differ from the daemon's defaults.
     #[serde(default)]

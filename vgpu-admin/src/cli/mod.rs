@@ -389,8 +389,8 @@ pub(crate) struct RegisterVm {
     /// Name; for several VMs, the number is appended.
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Weight within the class in percent.
-    #[arg(long, value_parser = settings::whole(0..=u32::MAX), value_name = "PERCENT")]
+    /// Weight within the class in percent, from 1 to 10000: 200 or 200% is twice the weight.
+    #[arg(long, value_parser = settings::factor, value_name = "PERCENT")]
     pub(crate) factor: Option<u32>,
     /// Longest turn, instead of the pool's.
     #[arg(long, value_parser = settings::slice, value_name = "TIME")]
@@ -446,8 +446,9 @@ Examples:
         /// New class.
         #[arg(long, value_parser = settings::priority())]
         priority: Option<Priority>,
-        /// New weight within the class, in percent.
-        #[arg(long, value_parser = settings::whole(0..=u32::MAX), value_name = "PERCENT")]
+        /// New weight within the class in percent, from 1 to 10000: 200 or 200% is twice the
+        /// weight.
+        #[arg(long, value_parser = settings::factor, value_name = "PERCENT")]
         factor: Option<u32>,
         /// New name (one VM).
         #[arg(long)]

@@ -261,6 +261,21 @@ fn a_word_in_place_of_a_number_is_refused_in_words() {
     }
 }
 
+#[test]
+fn a_factor_is_a_number_of_percent_with_or_without_the_sign() {
+    for (text, percent) in [("200", 200), ("200%", 200), ("50 %", 50)] {
+        assert_eq!(crate::settings::factor(text), Ok(percent), "{text}");
+    }
+    for text in ["2.0", "1.5%", "%", "", "-1", "x"] {
+        let said = crate::settings::factor(text).unwrap_err();
+        assert!(
+            said.contains("is not a whole number from 1 to 10000, in percent"),
+            "{said}"
+        );
+        assert!(said.contains("200%"), "{said}");
+    }
+}
+
 /// The commands that name VMs, up to where the VM stands.
 const NAME_VMS: [&str; 16] = [
     "vm show",
