@@ -11,6 +11,7 @@
 mod effective;
 mod keys;
 mod sections;
+mod wrong_type;
 
 use std::path::{Path, PathBuf};
 
@@ -186,7 +187,8 @@ impl Config {
             ConfigError::Parse {
                 file: file.to_path_buf(),
                 line,
-                message: error.message().trim_end().replace('\n', "; "),
+                message: wrong_type::told(error.message().trim_end(), text, start)
+                    .replace('\n', "; "),
             }
         })?;
         let problems = config.problems();
