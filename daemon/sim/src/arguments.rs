@@ -24,13 +24,13 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub scenario: Option<String>,
     /// Number of the run of the proof
-    #[arg(long, requires = "scenario")]
+    #[arg(long, requires = "scenario", value_parser = whole_from::<0>)]
     pub seed: Option<u64>,
     /// Simulated seconds of each run
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = whole_from::<1>)]
     pub seconds: Option<u64>,
     /// Number of runs over all proofs
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = whole_from::<1>)]
     pub runs: Option<u64>,
     /// Print every event and decision of the run
     #[arg(long, requires = "seed")]
@@ -39,8 +39,8 @@ pub struct Arguments {
     #[arg(long)]
     pub list: bool,
     /// Number of threads (the results do not depend on it)
-    #[arg(long)]
-    pub threads: Option<usize>,
+    #[arg(long, value_parser = whole_from::<1>)]
+    pub threads: Option<u64>,
     /// Run only the proofs: no random events, no mutants, no report
     #[arg(long)]
     pub proofs: bool,
@@ -54,6 +54,17 @@ pub struct Arguments {
     /// File for the report
     #[arg(long, default_value = "target/sim/report.json")]
     pub report: PathBuf,
+}
+
+/// A clap value parser for whole numbers from `LEAST` on.
+fn whole_from<const LEAST: u64>(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number) if number >= LEAST => Ok(number),
+        _ => Err(format!(
+            "`{text}` is not a whole number from {LEAST} to {}",
+            u64::MAX
+        )),
+    }
 }
 
 /// Commands.
@@ -72,6 +83,21 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn a_wrong_number_is_told_with_its_range() {
+        for (line, least) in [
+            ("--scenario=x --seed=-1", 0),
+            ("--scenario=x --seed=abc", 0),
+            ("--runs=0", 1),
+            ("--threads=0", 1),
+        ] {
+            let words = ["vgpu-sim"].into_iter().chain(line.split(' '));
+            let said = Arguments::try_parse_from(words).unwrap_err().to_string();
+            let range = format!("is not a whole number from {least} to 18446744073709551615");
+            assert!(said.contains(&range), "{said}");
+        }
+    }
 
     #[test]
     fn every_help_has_examples_that_parse() {

@@ -47,7 +47,10 @@ fn prove(arguments: &Arguments) -> Result<bool> {
         return Ok(true);
     }
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = arguments.threads.unwrap_or(cpus);
+    let threads = match arguments.threads {
+        Some(threads) => usize::try_from(threads).unwrap_or(usize::MAX),
+        None => cpus,
+    };
     if let Some(only) = &arguments.mutants {
         return Ok(mutate(only)?.passed());
     }
