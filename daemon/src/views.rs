@@ -14,6 +14,7 @@ use crate::model::{
     VmRuntime, now_unix_ms, summary,
 };
 use crate::store::Catalog;
+use crate::store::catalog::ranges;
 
 /// The data of all views, as of one moment.
 #[derive(Debug)]
@@ -244,6 +245,32 @@ impl World {
         }
     }
 
+    /// A warning for each pool with VMs that may use none of the pool's GPUs that take new work,
+    /// although another GPU of the pool does.
+    fn barred(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for pool in self.catalog.pools.keys() {
+            let mut gpus = self.catalog.gpus_of(pool);
+            gpus.retain(|gpu| gpu.is_usable());
+            let barred = |vm: &&VmRecord| !gpus.iter().any(|gpu| vm.may_use(&gpu.seen.uuid));
+            let vms: Vec<u32> = self
+                .catalog
+                .vms_of(pool)
+                .filter(barred)
+                .map(|vm| vm.vm_id)
+                .collect();
+            if gpus.is_empty() || vms.is_empty() {
+                continue;
+            }
+            let named = ranges(vms.into_iter());
+            warnings.push(format!(
+                "VM {named} may use no GPU of pool {pool} that takes work: programs are refused. \
+                 `vgpu-admin vm set VM --gpus=all` allows every GPU of the pool."
+            ));
+        }
+        warnings
+    }
+
     /// Returns sentences about problems that need an administrator.
     pub(crate) fn warnings(&self) -> Vec<String> {
         use vgpu_api::GpuState;
@@ -287,6 +314,7 @@ impl World {
                 warnings.push(warning);
             }
         }
+        warnings.extend(self.barred());
         if self.snapshot.orphaned_workers > 0 {
             warnings.push(format!(
                 "{} workers of an earlier vgpud are not yet gone; their GPUs wait for them.",

@@ -41,20 +41,44 @@ impl Catalog {
     /// Warnings about the allowlists and memory quotas of these VMs, each sentence once.
     pub(super) fn vm_warnings(&self, vm_ids: &[u32]) -> BTreeSet<String> {
         let vms = vm_ids.iter().filter_map(|vm_id| self.vms.get(vm_id));
-        vms.filter_map(|vm| self.vm_warning(vm)).collect()
+        let warnings = |vm| [self.allowlist_warning(vm), self.quota_warning(vm)];
+        vms.flat_map(warnings).flatten().collect()
     }
 
-    fn vm_warning(&self, vm: &VmRecord) -> Option<String> {
+    /// A warning about the GPUs that a VM may use and that do not serve its pool.
+    fn allowlist_warning(&self, vm: &VmRecord) -> Option<String> {
+        let (pool, allowed) = (&vm.pool, vm.gpus.as_ref()?);
+        let serving: Vec<_> = self.gpus_of(pool);
+        let serves = |uuid: &String| serving.iter().any(|gpu| gpu.seen.uuid == *uuid);
+        let idle: Vec<&String> = allowed.iter().filter(|uuid| !serves(uuid)).collect();
+        if idle.len() == allowed.len() {
+            return Some(format!(
+                "None of the GPUs that it may use serves pool {pool}: its programs are refused \
+                 until `vgpu-admin assign-gpu GPU --pool={pool}`."
+            ));
+        }
+        let name = |uuid: &&String| match self.gpus.get(*uuid) {
+            Some(gpu) => gpu.gpu_id.to_string(),
+            None => (*uuid).clone(),
+        };
+        let mut names: Vec<String> = idle.iter().map(name).collect();
+        names.sort();
+        (!names.is_empty()).then(|| {
+            format!(
+                "--gpus names GPU {}, and pool {pool} does not have it: programs run on the others only, \
+                 until `vgpu-admin assign-gpu GPU --pool={pool}`.",
+                names.join(", ")
+            )
+        })
+    }
+
+    /// A warning about a memory quota that refuses every program, or limits nothing.
+    fn quota_warning(&self, vm: &VmRecord) -> Option<String> {
         let pool = &vm.pool;
         let mut gpus = self.gpus_of(pool);
         gpus.retain(|gpu| vm.may_use(&gpu.seen.uuid));
         if gpus.is_empty() {
-            return vm.gpus.is_some().then(|| {
-                format!(
-                    "None of the GPUs that it may use serves pool {pool}: its programs are refused \
-                     until `vgpu-admin assign-gpu GPU --pool={pool}`."
-                )
-            });
+            return None;
         }
         let Limit::Value(quota) = vm.limits.memory_bytes else {
             return None;

@@ -266,6 +266,29 @@ fn a_move_to_a_pool_that_cannot_serve_warns() {
 }
 
 #[test]
+fn an_allowlist_with_a_gpu_of_another_pool_warns() {
+    let mut host = host();
+    let allow = |gpus: &[&str]| {
+        Command::SetVm(VmPatch {
+            vm_ids: vec![1],
+            gpus: Some(Some(gpus.iter().map(|&gpu| gpu.into()).collect())),
+            ..VmPatch::default()
+        })
+    };
+    let warned = done(&mut host.clone(), &allow(&["0", "1"]));
+    assert_eq!(
+        warned.warnings,
+        [
+            "--gpus names GPU 1, and pool A does not have it: programs run on the others only, until \
+             `vgpu-admin assign-gpu GPU --pool=A`."
+        ]
+    );
+    assert!(done(&mut host.clone(), &allow(&["0"])).warnings.is_empty());
+    done(&mut host, &assign("1", "A"));
+    assert!(done(&mut host, &allow(&["0", "1"])).warnings.is_empty());
+}
+
+#[test]
 fn a_memory_quota_that_limits_nothing_or_everything_warns() {
     let host = host();
     let quota = |bytes: u64, gang: bool| {
