@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use vgpu_api::{EventKind, Severity};
+use vgpu_api::{EventKind, POOL_SETTINGS, Setting, Severity, VM_LIMITS};
 
 use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
@@ -119,8 +119,8 @@ fn told(parts: &[String]) -> String {
     }
 }
 
-/// The values of a command, except its targets: `priority high`, `calls per s 1000`. `vm`: the VM
-/// that the text is about.
+/// The values of a command, except its targets, as `vgpu-admin` names and writes them: `priority
+/// high`, `memory 8GiB`. `vm`: the VM that the text is about.
 fn details(command: &Command, vm: Option<&VmRecord>) -> Vec<String> {
     let targets: &[&str] = match command {
         Command::SetVm(_) => &["vm_ids"],
@@ -156,11 +156,38 @@ fn collect(fields: &Map<String, Value>, changes: bool, parts: &mut Vec<String>) 
                 continue;
             }
             Value::Null if changes && (name == "cid" || name == "origin") => "none".to_owned(),
+            Value::Null if changes && name == "gpus" => "all".to_owned(),
             Value::Null if changes => "default".to_owned(),
             Value::Null | Value::Bool(false) => continue,
-            other => word(other),
+            other => valued(name, other),
         };
-        parts.push(format!("{} {text}", name.replace('_', " ")));
+        parts.push(format!("{} {text}", option(name)));
+    }
+}
+
+/// The setting of pools or VMs with this field.
+fn setting(field: &str) -> Option<&'static Setting> {
+    let mut settings = POOL_SETTINGS.iter().chain(VM_LIMITS);
+    settings.find(|setting| setting.name == field)
+}
+
+/// The option of `vgpu-admin` for a field.
+fn option(field: &str) -> String {
+    match (field, setting(field)) {
+        (_, Some(setting)) => setting.option.into(),
+        ("factor_percent", None) => "factor".into(),
+        ("first_cid", None) => "cid".into(),
+        ("socket", None) => "unix-socket".into(),
+        (field, None) => field.replace('_', "-"),
+    }
+}
+
+/// The value of a field, with the unit of its setting.
+fn valued(field: &str, value: &Value) -> String {
+    match (setting(field), value.as_u64()) {
+        (Some(setting), Some(n)) => setting.unit.text(n),
+        (None, Some(percent)) if field == "factor_percent" => format!("{percent}%"),
+        _ => word(value),
     }
 }
 
@@ -206,7 +233,11 @@ mod tests {
             vm_ids: vec![1, 2],
             priority: Some(Priority::High),
             cid: Some(None),
+            gpus: Some(None),
+            factor_percent: Some(200),
             limits: VmLimitsPatch {
+                memory_bytes: Some(Limit::Value(8 << 30)),
+                queue_bytes: Some(Limit::Default),
                 sessions: Some(Limit::Value(3)),
                 ..VmLimitsPatch::default()
             },
@@ -216,7 +247,8 @@ mod tests {
         assert_eq!(events[1].vm_id, Some(2));
         assert_eq!(
             events[0].message,
-            "VM 1 was changed by uid:7: cid none, sessions 3, priority high."
+            "VM 1 was changed by uid:7: cid none, factor 200%, gpus all, memory 8GiB, queue-bytes default, \
+             sessions 3, priority high."
         );
         let command = Command::Quarantine(QuarantineRequest {
             vm_ids: vec![1],
@@ -242,7 +274,7 @@ mod tests {
         let event = &events_of(&command, &[])[0];
         assert_eq!(event.pool.as_deref(), Some("A"));
         let said = &event.message;
-        assert!(said.contains("by uid:7: slice us 500)"), "{said}");
+        assert!(said.contains("by uid:7: slice 500us)"), "{said}");
     }
 
     #[test]
