@@ -127,8 +127,8 @@ impl Catalog {
         changes
     }
 
-    /// Returns sentences about the effect on pools, VMs and running sessions.
-    pub(crate) fn told(&self, after: &Catalog, sessions: &[Session]) -> String {
+    /// Returns a sentence about the effect on pools and VMs.
+    pub(crate) fn told(&self, after: &Catalog) -> String {
         let serves = |of: &Catalog, pool: &str| -> Vec<String> {
             let here = of.assignments.keys().filter(|(_, served)| served == pool);
             here.map(|(gpu, _)| gpu.clone()).collect()
@@ -159,13 +159,10 @@ impl Catalog {
             replaced: (replaced.len(), ranges(replaced.iter().map(|vm| vm.vm_id))),
             removed: (gone.clone().count(), ranges(gone)),
         };
-        let ending = self.ending(after, sessions).len();
         format!(
-            "Restored: {} ({pools}), {} ({vms}). {} of guests {} with it.",
+            "Restored: {} ({pools}), {} ({vms}).",
             counted(after.pools.len(), "pool"),
-            counted(after.vms.len(), "VM"),
-            counted(ending, "session"),
-            if ending == 1 { "ends" } else { "end" }
+            counted(after.vms.len(), "VM")
         )
     }
 

@@ -23,7 +23,7 @@ use super::trail;
 use super::{NumberFile, Shared, StoreError, StoreOptions, rows, telling};
 use crate::events::{Draft, Journal, Unsaved};
 use crate::mediation::Change;
-use crate::model::{UsageRecord, VmRecord, now_unix_ms};
+use crate::model::{UsageRecord, VmRecord, counted, now_unix_ms};
 use refusals::Refusals;
 
 /// Interval at which the writer looks for events and notes.
@@ -331,12 +331,20 @@ impl Writer {
         };
         let usage: BTreeMap<u32, UsageRecord> =
             after.vms.values().map(|vm| (vm.vm_id, total(vm))).collect();
+        let ends = before.ending(&after, sessions);
+        let mut message = before.told(&after);
+        // The report of a dry run names the sessions.
+        if !dry_run {
+            let end = if ends.len() == 1 { "ends" } else { "end" };
+            let sessions = counted(ends.len(), "session");
+            message += &format!(" {sessions} of guests {end} with it.");
+        }
         let outcome = Outcome {
             changes: before.changes_to(&after, &usage),
             changed: true,
             target: "backup".into(),
-            message: before.told(&after, sessions),
-            ends: before.ending(&after, sessions),
+            message,
+            ends,
             ..Outcome::default()
         };
         if dry_run {

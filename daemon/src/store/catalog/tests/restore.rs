@@ -83,23 +83,24 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
     };
     let sessions = [session(1, 0), session(2, 1), session(5, 1)];
     let after = now.restored(&saved);
-    let told = now.told(&after, &sessions);
+    let told = now.told(&after);
     assert_eq!(
         told,
-        "Restored: 2 pools (0 added, 1 changed, 1 removed: C), 3 VMs (0 added, 1 changed, 3 removed: 5-6, 9). \
-         2 sessions of guests end with it."
+        "Restored: 2 pools (0 added, 1 changed, 1 removed: C), 3 VMs (0 added, 1 changed, 3 removed: 5-6, 9)."
     );
+    assert_eq!(now.ending(&after, &sessions).len(), 2);
     assert_eq!(after.doubts(), Vec::<String>::new());
     // A VM that was registered again is another VM, even in the same pool: its session ends.
     for vm in now.vms.values_mut() {
         vm.registered_unix_ms += 1;
     }
     let after = now.restored(&saved);
-    let told = now.told(&after, &sessions[..1]);
+    let told = now.told(&after);
     assert!(
-        told.contains("3 VMs (0 added, 0 changed, 3 replaced: 1-3, 3 removed: 5-6, 9). 1 session of guests ends"),
+        told.contains("3 VMs (0 added, 0 changed, 3 replaced: 1-3, 3 removed: 5-6, 9)."),
         "{told}"
     );
+    assert_eq!(now.ending(&after, &sessions[..1]).len(), 1);
 
     // A backup of another host, and a backup whose pool has no GPU.
     let mut other = Catalog::default();
