@@ -553,6 +553,22 @@ const LISTS: &[Case] = &[
     ("audit --vm=0", 2, "`0` is not a VM number"),
     ("audit --vm=nobody", 3, "No VM has the name `nobody`"),
     ("audit --severity=error", 2, "unexpected argument"),
+    ("audit --action=banana", 2, "use pool-create, pool-set"),
+    (
+        "audit --since=1h --until=2h",
+        2,
+        "--since (from_unix_ms) must be",
+    ),
+    (
+        "events --since=1h --until=2h",
+        2,
+        "--since (from_unix_ms) must be",
+    ),
+    (
+        "session list --since=1h --until=2h",
+        2,
+        "--since (from_unix_ms) must be",
+    ),
 ];
 
 const ALL: [&[Case]; 6] = [HOST, GPUS, POOLS, REGISTRATION, VMS, LISTS];

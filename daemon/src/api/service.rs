@@ -241,7 +241,7 @@ impl Admin {
         let admin = self.clone();
         let outcome = to_its_end(async move {
             let refused = |why: &ErrorDetail| {
-                admin.note_refused_action(&actor, "restore", "backup".into(), why);
+                admin.note_refused_action(&actor, Command::RESTORE, "backup".into(), why);
             };
             admin.refuse_while_draining().inspect_err(refused)?;
             let _in_order = admin.order.lock().await;
@@ -458,10 +458,10 @@ impl Admin {
             let target = format!("session {session_id}{vm}");
             if let Err(error) = killed {
                 let why = of_mediation(&error);
-                admin.note_refused_action(&actor, "session-kill", target, &why);
+                admin.note_refused_action(&actor, Command::SESSION_KILL, target, &why);
                 return Err(why);
             }
-            Ok(admin.note(actor, "session-kill", target).await.err())
+            Ok(admin.note(actor, Command::SESSION_KILL, target).await.err())
         })
         .await?;
         Ok(ApplyReport {
@@ -496,7 +496,7 @@ impl Admin {
         to_its_end(async move {
             let done = admin.read_again(actor.clone()).await;
             done.inspect_err(|why| {
-                admin.note_refused_action(&actor, "reload", "vgpud.toml".into(), why);
+                admin.note_refused_action(&actor, Command::RELOAD, "vgpud.toml".into(), why);
             })
         })
         .await
@@ -536,7 +536,7 @@ impl Admin {
         );
         self.events
             .daemon(EventKind::ConfigReloaded, Severity::Info, message);
-        if let Err(problem) = self.note(actor, "reload", "vgpud.toml".into()).await {
+        if let Err(problem) = self.note(actor, Command::RELOAD, "vgpud.toml".into()).await {
             tracing::warn!(problem);
         }
         Ok(report)

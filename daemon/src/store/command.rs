@@ -84,31 +84,58 @@ pub enum Command {
 impl Command {
     /// The word for all GPUs in [`Command::DrainGpu`].
     pub const ALL_GPUS: &str = "all";
+}
 
-    /// The command's name in the audit trail, as `vgpu-admin` calls it.
-    #[must_use]
-    pub fn action(&self) -> &str {
-        match self {
-            Self::CreatePool(_) => "pool-create",
-            Self::SetPool { .. } => "pool-set",
-            Self::DeletePool { .. } => "pool-delete",
-            Self::AssignGpu(_) => "assign-gpu",
-            Self::UnassignGpu(_) => "unassign-gpu",
-            Self::ScanGpus(_) => "scan-gpus",
-            Self::DrainGpu { .. } => "gpu-drain",
-            Self::ResumeGpu { .. } => "gpu-resume",
-            Self::SuspectGpu { .. } => "gpu-suspect",
-            Self::ForgetGpu { .. } => "gpu-forget",
-            Self::RegisterVm(_) => "register-vm",
-            Self::UnregisterVm(_) => "unregister-vm",
-            Self::SetVm(_) => "vm-set",
-            Self::MoveVm(_) => "move-vm",
-            Self::Quarantine(_) => "quarantine",
-            Self::Release(_) => "release",
-            Self::ResetUsage(_) => "usage-reset",
-            Self::SetWeights(_) => "weights-set",
-            Self::Note { action, .. } => action,
+/// Makes [`Command::action`] and [`Command::ACTIONS`] from one list.
+macro_rules! actions {
+    (
+        commands { $($command:pat => $action:literal,)* }
+        notes { $($name:ident = $noted:literal,)* }
+    ) => {
+        impl Command {
+            /// Every action of the audit trail.
+            pub const ACTIONS: &[&str] = &[$($action,)* $(Self::$name,)*];
+            $(pub(crate) const $name: &str = $noted;)*
+
+            /// The command's name in the audit trail, as `vgpu-admin` calls it.
+            #[must_use]
+            pub fn action(&self) -> &str {
+                match self {
+                    $($command => $action,)*
+                    Self::Note { action, .. } => action,
+                }
+            }
         }
+    };
+}
+
+actions! {
+    commands {
+        Self::CreatePool(_) => "pool-create",
+        Self::SetPool { .. } => "pool-set",
+        Self::DeletePool { .. } => "pool-delete",
+        Self::AssignGpu(_) => "assign-gpu",
+        Self::UnassignGpu(_) => "unassign-gpu",
+        Self::ScanGpus(_) => "scan-gpus",
+        Self::DrainGpu { .. } => "gpu-drain",
+        Self::ResumeGpu { .. } => "gpu-resume",
+        Self::SuspectGpu { .. } => "gpu-suspect",
+        Self::ForgetGpu { .. } => "gpu-forget",
+        Self::RegisterVm(_) => "register-vm",
+        Self::UnregisterVm(_) => "unregister-vm",
+        Self::SetVm(_) => "vm-set",
+        Self::MoveVm(_) => "move-vm",
+        Self::Quarantine(_) => "quarantine",
+        Self::Release(_) => "release",
+        Self::ResetUsage(_) => "usage-reset",
+        Self::SetWeights(_) => "weights-set",
+    }
+    notes {
+        RELOAD = "reload",
+        RESTORE = "restore",
+        SESSION_KILL = "session-kill",
+        // The refusals of a caller beyond those that have a line each.
+        REFUSED = "refused",
     }
 }
 

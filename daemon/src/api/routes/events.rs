@@ -19,7 +19,7 @@ use super::super::extract::{Params, Reader};
 use super::super::failure::Failure;
 use super::super::service::Admin;
 use super::ApiState;
-use crate::store::{AuditSelection, Selection};
+use crate::store::{AuditSelection, Command, Selection};
 
 /// Most events or audit lines per response.
 const MOST: usize = 1_000;
@@ -51,6 +51,20 @@ pub(super) struct Page {
     wait_ms: Option<u64>,
 }
 
+/// Refuses a period that is empty.
+pub(super) fn in_order(
+    from_unix_ms: Option<u64>,
+    until_unix_ms: Option<u64>,
+) -> Result<(), Failure> {
+    match from_unix_ms.zip(until_unix_ms) {
+        Some((from, until)) if from >= until => Err(Failure::invalid(
+            "The period is empty: --since (from_unix_ms) must be a time before --until \
+             (until_unix_ms).",
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Page {
     fn selection(&self) -> Selection {
         Selection {
@@ -74,6 +88,7 @@ pub(super) async fn list(
     State(state): State<ApiState>,
     Params(page): Params<Page>,
 ) -> Result<Json<EventPage>, Failure> {
+    in_order(page.from_unix_ms, page.until_unix_ms)?;
     let wait = Duration::from_millis(page.wait_ms.unwrap_or(0).min(LONGEST_WAIT_MS));
     let deadline = Instant::now() + wait;
     let mut latest = state.admin.store().journal().subscribe();
@@ -263,6 +278,15 @@ pub(super) async fn audit(
     {
         return Err(Failure::invalid(format!(
             "{actor:?} is no caller: write uid:1000, token:NAME or vgpud."
+        )));
+    }
+    in_order(query.from_unix_ms, query.until_unix_ms)?;
+    if let Some(action) = &query.action
+        && !Command::ACTIONS.contains(&action.as_str())
+    {
+        return Err(Failure::invalid(format!(
+            "There is no action {action:?}: use {}.",
+            Command::ACTIONS.join(", ")
         )));
     }
     let selection = AuditSelection {

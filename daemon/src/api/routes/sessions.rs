@@ -9,6 +9,7 @@ use vgpu_api::{ApplyReport, ErrorBody, ErrorCode, KillRequest, Session};
 use super::super::extract::{Change, DryRun, Input, Params, Reader};
 use super::super::failure::Failure;
 use super::ApiState;
+use super::events::in_order;
 
 /// Filter of the list of sessions.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -31,6 +32,7 @@ pub(super) async fn list(
     State(state): State<ApiState>,
     Params(filter): Params<Filter>,
 ) -> Result<Json<Vec<Session>>, Failure> {
+    in_order(filter.from_unix_ms, filter.until_unix_ms)?;
     if let Some(vm_id) = filter.vm_id {
         state.admin.store().catalog().vm(vm_id)?;
     }

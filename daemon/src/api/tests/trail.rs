@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{Duration, Host, Instant};
+use crate::store::Command;
 
 #[tokio::test]
 async fn a_command_that_changed_nothing_says_so_in_the_audit_trail() {
@@ -79,5 +80,35 @@ async fn a_command_that_does_not_reach_the_store_is_in_the_audit_trail() {
         }
         assert!(Instant::now() < deadline, "{audit}");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_action_and_an_empty_period_are_refused_with_what_is_allowed() {
+    let host = Host::start().await;
+    let said = async |query: &str| {
+        let answer = host.get(&format!("/v1/{query}")).await;
+        assert_eq!(answer.status, 400, "{query}");
+        answer.json()["error"]["message"].to_string()
+    };
+    let unknown = said("audit?action=banana").await;
+    assert!(
+        unknown.contains("banana") && unknown.contains("vm-set, move-vm"),
+        "{unknown}"
+    );
+    for list in ["audit", "events", "sessions"] {
+        for until in [5, 6] {
+            let empty = said(&format!("{list}?from_unix_ms=6&until_unix_ms={until}")).await;
+            assert!(
+                empty.contains("--since (from_unix_ms) must be a time before --until"),
+                "{empty}"
+            );
+        }
+        let one = format!("/v1/{list}?from_unix_ms=5&until_unix_ms=6");
+        assert_eq!(host.get(&one).await.status, 200, "{list}");
+    }
+    for action in Command::ACTIONS {
+        let known = format!("/v1/audit?action={action}");
+        assert_eq!(host.get(&known).await.status, 200, "{action}");
     }
 }

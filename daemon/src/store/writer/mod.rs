@@ -351,7 +351,7 @@ impl Writer {
             return Ok(outcome);
         }
         let command = Command::Note {
-            action: "restore".into(),
+            action: Command::RESTORE.into(),
             // The audit trail saves the command, and thereby this message, as its detail.
             target: outcome.message.clone(),
         };

@@ -39,7 +39,7 @@ impl Writer {
             return;
         }
         let command = Command::Note {
-            action: "refused".into(),
+            action: Command::REFUSED.into(),
             target: format!("{} not listed", counted(number, "more refused command")),
         };
         let Command::Note { action, target } = &command else {
