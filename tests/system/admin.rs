@@ -1,6 +1,6 @@
 //! The administrator's commands: their effects, and their messages on failure.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use vgpu_api::{POOL_SETTINGS, Setting, VM_LIMITS};
 use vgpu_tests::guest::describe;
 use vgpu_tests::host::{Host, Options, one_vm};
@@ -211,9 +211,10 @@ fn settings_of_pools_and_weights_return_to_their_defaults() -> Result<()> {
     host.admin("weights set --high=99")?;
     host.admin("weights set --reset")?;
     assert_eq!(host.admin_json("weights get")?["host"]["high"], 16);
-    let warned = host.admin("register-vm --vm-id=2 --pool=A --cid=2")?;
-    let again = host.admin("vm set 1 --cid=1")?;
-    for text in [warned, again] {
+    for words in ["register-vm --vm-id=2 --pool=A --cid=2", "vm set 1 --cid=1"] {
+        let warned = host.admin_output(words)?;
+        ensure!(warned.status.success(), "{}", describe(&warned));
+        let text = String::from_utf8_lossy(&warned.stderr);
         assert!(text.contains("stands for programs of this host"), "{text}");
     }
     Ok(())

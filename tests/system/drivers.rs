@@ -147,7 +147,9 @@ fn doctor_says_that_a_driver_is_too_old_before_there_is_a_gpu() -> Result<()> {
         "{doctor}"
     );
     // A scan reports why it found nothing.
-    let scan = host.admin("scan-gpus")?;
+    let scan = host.admin_output("scan-gpus")?;
+    assert_eq!(scan.status.code(), Some(1));
+    let scan = guest::describe(&scan);
     assert!(scan.contains("No GPU was found."), "{scan}");
     assert!(
         scan.contains("no NVIDIA GPU is on the PCI bus") && scan.contains("/none"),
@@ -168,7 +170,7 @@ fn soft_host(name: &str, value: &str) -> Result<Host> {
 fn a_setting_of_the_software_device_that_cannot_be_used_is_told_as_soft_gpu_does() -> Result<()> {
     let host = soft_host("SOFT_GPU_SASS", "nonsense")?;
     let sentence = "SOFT_GPU_SASS=\"nonsense\" cannot be used: give skip, or nothing";
-    let scan = host.admin("scan-gpus")?;
+    let scan = guest::describe(&host.admin_output("scan-gpus")?);
     let doctor = guest::describe(&host.admin_output("doctor")?);
     for said in [scan, doctor, host.log()] {
         assert!(said.contains(sentence), "{said}");
@@ -180,7 +182,7 @@ fn a_setting_of_the_software_device_that_cannot_be_used_is_told_as_soft_gpu_does
 #[test]
 fn everybody_is_told_that_kernels_of_machine_code_are_not_computed() -> Result<()> {
     let host = soft_host("SOFT_GPU_SASS", "skip")?;
-    let scan = host.admin("scan-gpus")?;
+    let scan = guest::describe(&host.admin_output("scan-gpus")?);
     assert!(
         scan.contains("warning: soft-gpu: SOFT_GPU_SASS=skip: kernels of machine code DO NOTHING"),
         "{scan}"

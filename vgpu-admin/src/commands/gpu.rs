@@ -1,32 +1,39 @@
 //! GPUs: scan, assign, unassign, check, resume.
 
 use vgpu_api::{
-    ApplyReport, AssignRequest, Gpu, GpuCheckReport, GpuState, ScanReport, UnassignRequest,
+    ApplyReport, AssignRequest, Gpu, GpuCheckReport, GpuState, ScanReport, UnassignRequest, exit,
 };
 
-use super::{applied, drain};
+use super::{applied, drain, warn};
 use crate::cli::GpuCommand;
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Cell, Format, Grid, print, show, word};
+use crate::output::{Cell, Format, Grid, show, word};
 use crate::units::bytes;
 
-pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Result<(), Error> {
+/// Scans, or shows the last scan, and returns the exit code.
+pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Result<u8, Error> {
     if cached {
         let gpus: Vec<Gpu> = client.get("gpus").await?;
-        return show(output, &gpus, |gpus| grid(gpus));
+        show(output, &gpus, |gpus| grid(gpus))?;
+        return Ok(exit::DONE);
     }
     let report: ScanReport = client.post("gpus/scan", &serde_json::json!({})).await?;
     show(output, &report, |report| grid(&report.gpus))?;
-    if matches!(output, Format::Table | Format::Wide) {
-        if report.gpus.is_empty() {
-            print("No GPU was found.\n")?;
-        }
-        for warning in &report.warnings {
-            print(&format!("warning: {warning}\n"))?;
+    let found = report
+        .gpus
+        .iter()
+        .any(|gpu| gpu.state != GpuState::Vanished);
+    if output != Format::Json {
+        warn(&report.warnings);
+        if !found {
+            eprintln!("vgpu-admin: No GPU was found.");
         }
     }
-    Ok(())
+    Ok(match found {
+        true => exit::DONE,
+        false => exit::FAILED,
+    })
 }
 
 /// The table of GPUs that `scan-gpus` shows.

@@ -25,7 +25,7 @@ use vgpu_api::{
 use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Cell, Format, Grid, json, print};
+use crate::output::{Cell, Format, Grid, json, print, printable};
 use crate::vm_ids::Vms;
 
 /// Runs a command and returns the exit code.
@@ -45,7 +45,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             let only = status::Only::new(&client, vms.into(), pool, all).await?;
             status::run(&client, output, watch.then_some(interval), &only).await?;
         }
-        Command::ScanGpus { cached } => gpu::scan(&client, output, cached).await?,
+        Command::ScanGpus { cached } => return gpu::scan(&client, output, cached).await,
         Command::AssignGpu {
             gpu,
             pool,
@@ -141,11 +141,16 @@ fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
         Format::Csv => return print(&changes(report).render(output)),
         Format::Table | Format::Wide => {}
     }
-    let mut text = format!("{}\n", report.message);
-    for warning in &report.warnings {
-        text.push_str(&format!("warning: {warning}\n"));
+    print(&format!("{}\n", report.message))?;
+    warn(&report.warnings);
+    Ok(())
+}
+
+/// Prints warnings to standard error.
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {}", printable(warning));
     }
-    print(&text)
 }
 
 /// The effect of a changing command for programs.
