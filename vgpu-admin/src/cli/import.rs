@@ -54,7 +54,8 @@ Examples:
         /// Read the list from this file (`-`: standard input) instead of asking incus.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["project", "all_projects"])]
         json: Option<PathBuf>,
-        /// This host's name in the cluster [default: the host name].
+        /// This host's name in the cluster, as `incus cluster list` shows it [default: the host
+        /// name]. VMs on other members are refused: import them there.
         #[arg(long, value_name = "NAME")]
         member: Option<String>,
         #[command(flatten)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Found, Listing, MAX_LIST, guest_cid, program};
+use super::{Found, Listing, MAX_LIST, guest_cid, not_a_cid, program};
 
 /// The fields of an instance that are read (`incus list --format=json`).
 #[derive(Debug, Deserialize)]
@@ -46,7 +46,11 @@ pub(crate) fn read(text: &str, names: &[String], member: &str) -> Result<Listing
         let instance: Instance = match serde_json::from_value(value) {
             Ok(instance) => instance,
             Err(error) => {
-                listing.add(&format!("entry {index}"), Err(format!("{error}.")));
+                let why = format!(
+                    "The entry is not an instance of Incus ({error}): pass the output of `incus list \
+                     --format=json` unchanged."
+                );
+                listing.add(&format!("entry {index}"), Err(why));
                 continue;
             }
         };
@@ -59,15 +63,20 @@ pub(crate) fn read(text: &str, names: &[String], member: &str) -> Result<Listing
             continue;
         }
         let read = if container {
-            let socket = "containers use a Unix socket (docs/guest.md)";
-            Err(format!("{} is a container; {socket}.", instance.name))
+            Err(format!(
+                "{} is a container, and an import takes VMs only: register it with `vgpu-admin \
+                 register-vm`, and mount its Unix socket (docs/guest.md).",
+                instance.name
+            ))
         } else {
             found(&instance, member)
         };
         listing.add(&instance.name, read);
     }
     for name in missing {
-        listing.add(name, Err("Incus lists no instance of this name.".into()));
+        let why = "Incus lists no instance of this name: `incus list --all-projects` shows the names, and \
+                   --project names another project.";
+        listing.add(name, Err(why.into()));
     }
     Ok(listing)
 }
@@ -76,14 +85,18 @@ fn found(instance: &Instance, member: &str) -> Result<Found, String> {
     let here = ["", "none", member].contains(&instance.location.as_str());
     let cid = match instance.config.get("volatile.vsock_id") {
         _ if !here => Err(format!(
-            "The VM is on cluster member {}: import it there.",
+            "The VM is on cluster member {0}, and this host is {member}: import it on {0}. If this host is \
+             that member, give --member={0}.",
             instance.location
         )),
-        None => Err("The VM has never been started, so it has no CID yet.".into()),
+        None => Err(
+            "The VM has never been started, so it has no CID yet: start it once, and import again."
+                .into(),
+        ),
         Some(text) => {
             let cid = text
                 .parse()
-                .map_err(|_| format!("{text:?} is not a CID."))?;
+                .map_err(|_| not_a_cid("volatile.vsock_id", text))?;
             Ok(guest_cid(cid)?)
         }
     };

@@ -1,6 +1,6 @@
 //! VMs of libvirt.
 
-use super::{Found, Listing, MAX_DESCRIPTION, MAX_LIST, guest_cid, program, xml};
+use super::{Found, Listing, MAX_DESCRIPTION, MAX_LIST, guest_cid, not_a_cid, program, xml};
 
 /// Asks virsh for all VMs, or for the named ones.
 pub(crate) fn list(connect: &str, names: &[String]) -> Result<Listing, String> {
@@ -30,10 +30,17 @@ pub(crate) fn list(connect: &str, names: &[String]) -> Result<Listing, String> {
 pub(crate) fn read(text: &str) -> Result<Found, String> {
     let domain = xml::domain(text)?;
     let cid = match &domain.vsock {
-        None => Err("The VM has no vsock device.".into()),
-        Some(xml::Vsock { cid: None }) => Err("libvirt chooses the CID when the VM starts.".into()),
+        None => Err(
+            "The VM has no vsock device: add one with `virsh edit` (docs/libvirt.md), and import again."
+                .into(),
+        ),
+        Some(xml::Vsock { cid: None }) => Err(
+            "libvirt chooses the CID when the VM starts: import the VM while it runs, or let the hook \
+             register it (docs/libvirt.md)."
+                .into(),
+        ),
         Some(xml::Vsock { cid: Some(cid) }) => {
-            let number = cid.parse().map_err(|_| format!("{cid:?} is not a CID."))?;
+            let number = cid.parse().map_err(|_| not_a_cid("The address of <cid>", cid))?;
             Ok(guest_cid(number)?)
         }
     };
@@ -54,7 +61,9 @@ pub(crate) fn origin(text: &str) -> Result<String, String> {
 fn uuid(text: &str) -> Result<String, String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     if digits.len() != 32 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
-        return Err(format!("The XML has no UUID of a domain, but {text:?}."));
+        return Err(format!(
+            "The XML has no UUID of a domain, but {text:?}: pass the output of `virsh dumpxml VM`."
+        ));
     }
     let digits = digits.to_ascii_lowercase();
     let (a, b, c) = (&digits[..8], &digits[8..12], &digits[12..16]);

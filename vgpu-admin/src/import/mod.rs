@@ -71,6 +71,14 @@ fn guest_cid(cid: u64) -> Result<u32, String> {
     }
 }
 
+/// The refusal of a text in the place of a CID. `place`: the setting that has the text.
+fn not_a_cid(place: &str, text: &str) -> String {
+    format!(
+        "{place} is {text:?}, which is not a CID: give the VM a CID from 3 to {}.",
+        u32::MAX - 1
+    )
+}
+
 /// The reason for which a file or standard input cannot be used, as a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {

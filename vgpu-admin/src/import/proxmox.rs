@@ -2,13 +2,18 @@
 
 use std::path::Path;
 
-use super::{Found, Listing, Unusable, guest_cid, read_description};
+use super::{Found, Listing, Unusable, guest_cid, not_a_cid, read_description};
 
 /// Reads the configuration files `<vmid>.conf` of all VMs of this node, or of the named ones.
 pub(crate) fn list(dir: &Path, vmids: &[u32]) -> Result<Listing, String> {
     let mut vmids = vmids.to_vec();
     if vmids.is_empty() {
-        let failed = |error| format!("Cannot read {}: {error}.", dir.display());
+        let failed = |error| {
+            format!(
+                "Cannot read {}: {error}. Name the directory of the configuration files with --dir.",
+                dir.display()
+            )
+        };
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let vmid = name.to_str().and_then(|name| name.strip_suffix(".conf"));
@@ -18,7 +23,13 @@ pub(crate) fn list(dir: &Path, vmids: &[u32]) -> Result<Listing, String> {
     }
     let mut listing = Listing::default();
     for vmid in vmids {
-        let text = read_description(&dir.join(format!("{vmid}.conf"))).map_err(Unusable::why);
+        let text = read_description(&dir.join(format!("{vmid}.conf"))).map_err(|unusable| {
+            let there = match unusable {
+                Unusable::Closed(_) => " Import a VM on the node that `qm list` shows it on.",
+                Unusable::Wrong(_) => "",
+            };
+            unusable.why() + there
+        });
         listing.add(&vmid.to_string(), text.and_then(|text| read(vmid, &text)));
     }
     Ok(listing)
@@ -38,8 +49,11 @@ fn read(vmid: u32, text: &str) -> Result<Found, String> {
         }
     }
     let cid = match cid {
-        _ if template => Err("This is a template.".into()),
-        None => Err("The VM's args have no `-device vhost-vsock-pci,guest-cid=N`.".into()),
+        _ if template => Err("This is a template: clone it, and import the clone.".into()),
+        None => Err(format!(
+            "The VM's args have no `-device vhost-vsock-pci,guest-cid=N`: add it with `qm set {vmid} \
+             --args` (docs/proxmox.md)."
+        )),
         Some(cid) => Ok(cid),
     };
     let origin = format!("proxmox:{vmid}");
@@ -63,7 +77,7 @@ fn vsock_of(args: &str) -> Result<Option<u32>, String> {
                 let cid = word
                     .split(',')
                     .find_map(|part| part.strip_prefix("guest-cid="));
-                cid.ok_or("The VM's vsock device has no guest-cid.")?
+                cid.ok_or("The VM's vsock device has no guest-cid: add `,guest-cid=N`.")?
                     .to_owned()
             }
             _ => continue,
@@ -72,9 +86,9 @@ fn vsock_of(args: &str) -> Result<Option<u32>, String> {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        let number = number.map_err(|_| format!("guest-cid={text} is not a CID."))?;
+        let number = number.map_err(|_| not_a_cid("guest-cid", &text))?;
         if found.replace(guest_cid(number)?).is_some() {
-            return Err("The VM's args have several vsock devices.".into());
+            return Err("The VM's args have several vsock devices: leave one.".into());
         }
     }
     Ok(found)
@@ -145,7 +159,7 @@ mod tests {
         assert!(
             cid("-device vhost-vsock-pci,guest-cid=x")
                 .unwrap_err()
-                .contains("=x")
+                .contains("guest-cid is \"x\", which is not a CID")
         );
         let two = "-device vhost-vsock-pci,guest-cid=5 -device vhost-vsock-pci,guest-cid=6";
         assert!(cid(two).unwrap_err().contains("several"));

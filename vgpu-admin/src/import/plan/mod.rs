@@ -97,9 +97,9 @@ impl Steps {
         }
         let pool = register.map(|request| &request.pool);
         match pool.or(self.move_to.as_ref()) {
-            Some(name) if pools.iter().all(|pool| pool.name != *name) => {
-                Err(format!("There is no pool {name:?}."))
-            }
+            Some(name) if pools.iter().all(|pool| pool.name != *name) => Err(format!(
+                "There is no pool {name:?}. `vgpu-admin pool list` shows the pools."
+            )),
             _ => Ok(()),
         }
     }
@@ -275,7 +275,10 @@ impl<'a> Planner<'a> {
     /// Refuses VMs that contradict other VMs of the same import.
     fn check_import(&self, found: &Found) -> Result<(), Left> {
         if self.by_origin[found.origin.as_str()] > 1 {
-            let why = format!("{} is listed several times.", found.origin);
+            let why = format!(
+                "{} is listed several times: name each VM once.",
+                found.origin
+            );
             return Err(Left::Refused(why));
         }
         let Ok(cid) = found.cid else { return Ok(()) };
