@@ -144,10 +144,10 @@ fn limits(looked: &Looked) -> String {
             "queued bytes",
             limits.queue_bytes,
             Some(usage.queue_bytes),
-            "",
+            MEMORY,
         ),
         ("calls per second", limits.calls_per_s, None, ""),
-        ("bytes per second", limits.bytes_per_s, None, ""),
+        ("bytes per second", limits.bytes_per_s, None, MEMORY),
         ("GPU time per second", limits.gpu_ms_per_s, None, " ms"),
         (
             "soft limit of an operation",
@@ -180,17 +180,18 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-/// Formats a size in MiB, or in bytes if the size would round to 0 MiB.
+/// Formats a size in MiB. A size below 1 MiB is in KiB, and below 1 KiB in bytes.
 fn size(bytes: u64) -> String {
-    match mib(bytes) {
-        0 if bytes > 0 => format!("{bytes} B"),
-        mib => format!("{mib} MiB"),
+    match bytes {
+        1..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", mib(bytes)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use vgpu_proto::look::{LookedLimits, LookedQuarantine, Standing};
+    use vgpu_proto::look::{LookedLimits, LookedQuarantine, LookedUsage, Standing};
 
     use super::*;
 
@@ -208,7 +209,13 @@ mod tests {
             limits: LookedLimits {
                 memory_bytes: Some(1),
                 pinned_bytes: Some(1 << 30),
+                queue_bytes: Some(64 << 20),
+                bytes_per_s: Some(100 << 20),
                 ..LookedLimits::default()
+            },
+            usage: LookedUsage {
+                queue_bytes: 700 << 10,
+                ..LookedUsage::default()
             },
             standing: Standing {
                 quarantine: Some(LookedQuarantine {
@@ -233,6 +240,8 @@ mod tests {
             "sessions: no limit (0 used)",
             "device memory: 1 B (0 MiB used)",
             "pinned memory: 1024 MiB (0 MiB used)",
+            "queued bytes: 64 MiB (700 KiB used)",
+            "bytes per second: 100 MiB",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
