@@ -111,6 +111,7 @@ fn begin() -> Cu {
         log::line(log::Level::Error, &unknown);
     }
     let refused = |none: NoSession| {
+        observe::refused();
         log::line(
             log::Level::Error,
             &format!("{} [{:#}]", none.text, none.code),
@@ -136,6 +137,7 @@ fn begin() -> Cu {
         }
     }
     let mut opened = session::open(&address).map_err(refused)?;
+    observe::awaited(0, true);
     opened.welcome.cuda_version = keep_version(opened.welcome.cuda_version);
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices = crate::state::devices::Devices::new(&opened.welcome, visible.as_deref());

@@ -183,3 +183,29 @@ fn a_trace_that_cannot_be_written_is_no_reason_to_fail() {
     let said = guest::start_with(name, &environment).success().stderr;
     assert!(said.contains("VGPU_TRACE: /nonexistent/trace"), "{said}");
 }
+
+#[test]
+fn a_refused_cu_init_is_counted_as_refused() {
+    let name = "a_refused_cu_init_is_counted_as_refused";
+    if let Some(cuda) = guest::enter(name) {
+        assert_ne!(cu!(cuda, cuInit(0 => u32)), 0);
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("trace").display().to_string();
+    let absent = format!("unix:{}", dir.path().join("absent").display());
+    let environment = [
+        ("VGPU_ADDRESS", absent.as_str()),
+        ("VGPU_STATS", "1"),
+        ("VGPU_TRACE", trace.as_str()),
+    ];
+    let said = guest::start_with(name, &environment).success().stderr;
+    assert_eq!(count(&said, "refused"), Some(1), "{said}");
+    assert_eq!(count(&said, "local"), Some(0), "{said}");
+    let lines = std::fs::read_to_string(&trace).expect("a trace");
+    let line = lines.lines().find(|line| line.contains("cuInit("));
+    assert!(
+        line.is_some_and(|line| line.ends_with(" refused")),
+        "{lines}"
+    );
+}

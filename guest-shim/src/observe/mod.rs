@@ -32,10 +32,18 @@ pub(crate) enum Class {
     Async,
     /// The caller waited for the host.
     Sync,
+    /// `cuInit` without a session: the host refused or did not answer, or a setting is wrong.
+    Refused,
 }
 
 impl Class {
-    const ALL: [Class; 4] = [Class::Local, Class::Cached, Class::Async, Class::Sync];
+    const ALL: [Class; 5] = [
+        Class::Local,
+        Class::Cached,
+        Class::Async,
+        Class::Sync,
+        Class::Refused,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -43,6 +51,7 @@ impl Class {
             Class::Cached => "cached",
             Class::Async => "async",
             Class::Sync => "sync",
+            Class::Refused => "refused",
         }
     }
 }
@@ -54,10 +63,14 @@ struct Traffic {
     waits: u32,
     sent: u64,
     received: u64,
+    /// Whether the call got no session.
+    refused: bool,
 }
 
 thread_local! {
-    static TRAFFIC: Cell<Traffic> = const { Cell::new(Traffic { frames: 0, waits: 0, sent: 0, received: 0 }) };
+    static TRAFFIC: Cell<Traffic> = const {
+        Cell::new(Traffic { frames: 0, waits: 0, sent: 0, received: 0, refused: false })
+    };
 }
 
 /// Whether calls are observed.
@@ -115,6 +128,13 @@ pub(crate) fn awaited(bytes: usize, wait: bool) {
     }
 }
 
+/// Marks the present call as one that got no session.
+pub(crate) fn refused() {
+    if on() {
+        note(|t| t.refused = true);
+    }
+}
+
 /// Counts the call of an unserved function.
 pub(crate) fn not_served(symbol: Cow<'static, str>) {
     if on() {
@@ -156,6 +176,9 @@ pub(crate) fn call(
 }
 
 fn class_of(symbol: &str, traffic: Traffic) -> Class {
+    if traffic.refused {
+        return Class::Refused;
+    }
     if traffic.waits > 0 {
         return Class::Sync;
     }

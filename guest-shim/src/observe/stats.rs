@@ -21,7 +21,7 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 /// Counts of one function.
 #[derive(Debug, Default)]
 struct Counts {
-    calls: [AtomicU64; 4],
+    calls: [AtomicU64; Class::ALL.len()],
     sent: AtomicU64,
     received: AtomicU64,
     nanoseconds: AtomicU64,
@@ -105,7 +105,9 @@ fn report() -> String {
             .iter()
             .map(|(_, c)| load(&c.calls[class as usize]))
             .sum();
-        let _ = writeln!(text, "vgpu:   {:7} {calls:>10}", class.name());
+        if calls > 0 || class != Class::Refused {
+            let _ = writeln!(text, "vgpu:   {:7} {calls:>10}", class.name());
+        }
     }
     let sum = |pick: fn(&Counts) -> &AtomicU64| counts().iter().map(|(_, c)| load(pick(c))).sum();
     let (sent, received): (u64, u64) = (sum(|c| &c.sent), sum(|c| &c.received));
