@@ -45,7 +45,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     match app::run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("vgpud: {error:#}");
             ExitCode::FAILURE

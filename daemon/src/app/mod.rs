@@ -90,11 +90,12 @@ impl Options {
     }
 }
 
-/// Runs vgpud until SIGTERM or SIGINT.
+/// Runs vgpud until SIGTERM or SIGINT. Returns whether vgpud stopped as asked; otherwise the log
+/// has the error.
 ///
 /// # Errors
-/// If vgpud cannot start to serve.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+/// If the log does not show the error: the log cannot be started, or its level is `off`.
+pub fn run(options: &Options) -> anyhow::Result<bool> {
     let config = Arc::new(options.load()?);
     let level = log::start(&config.log)?;
     // Before other threads start, which inherit the priority.
@@ -112,10 +113,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     });
     // A probe that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if let Err(error) = &served {
-        tracing::error!("{error:#}");
+    match served {
+        Ok(()) => Ok(true),
+        Err(error) if tracing::enabled!(tracing::Level::ERROR) => {
+            tracing::error!("{error:#}");
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
-    served
 }
 
 /// Checks this host without a running vgpud.

@@ -186,6 +186,7 @@ fn a_second_vgpud_in_the_same_runtime_directory_takes_nothing_away() {
         !second.status.success() && said.contains("in use by another vgpud"),
         "{said}"
     );
+    assert_eq!(said.matches("in use by another vgpud").count(), 1, "{said}");
     guest.ask(b'E', b'e');
     Guest::connect(&socket).ask(b'E', b'e');
 }
