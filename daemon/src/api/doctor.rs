@@ -98,7 +98,17 @@ fn configuration(config: &Config, source: &Source) -> DoctorCheck {
     };
     match config.reload(&fresh) {
         Ok((_, report)) if report.applied.is_empty() && report.restart_needed.is_empty() => {
-            DoctorCheck::ok(NAME, "The configuration file is in force as it is.")
+            DoctorCheck::ok(
+                NAME,
+                match source.path() {
+                    Some(file) => format!(
+                        "The configuration file {} is in force as it is.",
+                        file.display()
+                    ),
+                    None => "There is no configuration file: the built-in values are in force."
+                        .to_owned(),
+                },
+            )
         }
         Ok((_, report)) => DoctorCheck::warning(
             NAME,

@@ -77,6 +77,13 @@ impl From<Option<PathBuf>> for Source {
 }
 
 impl Source {
+    /// The file that is read now; `None`: no file is named, and the default file does not exist.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        let default = Path::new(DEFAULT_PATH);
+        self.file.as_deref().or(default.exists().then_some(default))
+    }
+
     /// Reads the configuration, at start and at every reload.
     ///
     /// # Errors
