@@ -61,17 +61,14 @@ fn memory(text: &str) -> Result<Limit, String> {
     let limit = match text {
         UNLIMITED => Limit::Unlimited,
         _ => match row.unit.parse(text)? {
-            0 if text != "0" => {
-                return Err(format!("`{text}` is not a limit; write `{UNLIMITED}`"));
+            0 => {
+                return Err(format!(
+                    "{text:?} is no size: for no limit, write \"{UNLIMITED}\"."
+                ));
             }
-            size => size.into(),
+            size => Limit::Value(size),
         },
     };
-    if limit == Limit::Unlimited && text != UNLIMITED {
-        return Err(format!(
-            "{text:?} is no size: for no limit, write \"{UNLIMITED}\"."
-        ));
-    }
     let row = (row, Setting::Limit(limit));
     match row.0.allows(&row.1) {
         true => Ok(limit),
