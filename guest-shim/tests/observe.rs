@@ -51,9 +51,10 @@ fn statistics_are_said_at_the_end() {
     let environment = [("VGPU_ADDRESS", address.as_str()), ("VGPU_STATS", on)];
     let said = guest::start_with(name, &environment).success().stderr;
     let number = |word| count(&said, word).unwrap_or_else(|| panic!("no {word}: {said}"));
-    assert!(number("local") >= 7, "{said}");
+    assert!(number("local") >= 6, "{said}");
     assert!(number("async") >= 11, "ten launches and a copy: {said}");
-    assert!(number("sync") >= 5, "{said}");
+    assert!(number("sync") >= 6, "with cuInit: {said}");
+    assert_eq!(count(&said, "refused"), None, "{said}");
     assert!(said.contains("cuLaunchKernel, "), "{said}");
     assert!(said.contains("3 cuIpcCloseMemHandle"), "not served: {said}");
     let sent = said

@@ -150,9 +150,12 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
     until("the second VM waits", SOON, || {
         (explain(&host, 2).ok()?["reason"] == "turn").then_some(())
     })?;
-    let waits = until("the GPU was asked back", SOON, || {
+    // The holder was asked, and took longer than any holder before: no shorter wait is promised.
+    const LATE: &str = "VM 1 (session 1) does not give the GPU back";
+    let waits = until("the GPU was asked back, and does not come", SOON, || {
         let waits = explain(&host, 2).ok()?;
-        waits["holders"][0]["asked_ns"].is_u64().then_some(waits)
+        let late = waits["summary"].as_str()?.contains(LATE);
+        (late && waits["holders"][0]["asked_ns"].is_u64()).then_some(waits)
     })?;
     assert_eq!(waits["holders"][0]["vm_id"], 1, "{waits:#}");
     assert_eq!((&waits["gpu_id"], &waits["pool"]), (&0.into(), &"A".into()));
@@ -163,12 +166,7 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
     let worst = waits["wait_worst_ns"].as_u64().context("a bound")?;
     let c = 2_000_000 + 60_000_000_000 + 1_500_000_000_u64;
     assert!((4 * c..5 * c).contains(&worst), "{waits:#}");
-    assert!(
-        waits["wait_usual_ns"]
-            .as_u64()
-            .is_some_and(|usual| usual < worst),
-        "{waits:#}"
-    );
+    assert_eq!(waits["wait_usual_ns"].as_u64(), Some(worst), "{waits:#}");
     let text = host.admin("explain 2")?.replace('\n', " ");
     assert!(
         text.starts_with("VM 2 waits for its turn on GPU 0 (pool A, policy weighted).")
