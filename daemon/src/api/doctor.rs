@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
-use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Limit, Vm};
+use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
 
 use super::socket;
 use crate::config::{Config, DriverKind, Source};
@@ -452,12 +452,8 @@ pub(super) fn of_world(world: &World, config: &Config) -> Vec<DoctorCheck> {
     checks.extend(world.gpus().iter().filter_map(account));
     let vms = world.vms();
     checks.push(pinned_memory(&vms, crate::memory::pinned_most()));
-    let sessions = vms.iter().map(|vm| vm.effective_limits.sessions);
-    checks.push(worker_tasks(
-        sessions,
-        config.worker.max_tasks,
-        tasks_most(),
-    ));
+    let of_vm = config.worker.max_tasks;
+    checks.push(worker_tasks(vms.len(), of_vm, tasks_most()));
     checks
 }
 
@@ -500,42 +496,27 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
 }
 
 /// Warns if the workers of all VMs together may have more processes and threads than the host
-/// allows: taken-over workers could use them up. `sessions`: the limit of each VM; `per_program`:
-/// `worker.max_tasks`.
-fn worker_tasks(
-    sessions: impl Iterator<Item = Limit>,
-    per_program: u64,
-    most: Option<u64>,
-) -> DoctorCheck {
+/// allows: taken-over workers could use them up. `of_vm`: `worker.max_tasks`.
+fn worker_tasks(vms: usize, of_vm: u64, most: Option<u64>) -> DoctorCheck {
     const NAME: &str = "worker-tasks";
     let Some(most) = most else {
         let why = "It cannot be read how many processes and threads the host allows";
         return DoctorCheck::skipped(NAME, why);
     };
-    let tasks = sessions.map(|limit| {
-        let of_vm = limit.value().map(|most| most.saturating_mul(per_program));
-        of_vm.unwrap_or(u64::MAX)
-    });
-    let said = match tasks.fold(0, u64::saturating_add) {
-        sum if sum <= most => {
-            let fits = format!(
-                "The workers of all VMs may have {sum} processes and threads; the host allows {most}."
-            );
-            return DoctorCheck::ok(NAME, fits);
-        }
-        u64::MAX => {
-            "The workers of at least one VM may have any number of processes and threads".to_owned()
-        }
-        sum => format!("The workers of all VMs may have {sum} processes and threads"),
-    };
+    let sum = of_vm.saturating_mul(vms as u64);
+    let said = format!(
+        "The workers of all VMs may have {sum} processes and threads, {of_vm} a VM; the host allows {most}"
+    );
+    if sum <= most {
+        return DoctorCheck::ok(NAME, said);
+    }
     DoctorCheck::warning(
         NAME,
         format!(
-            "{said}, and the host allows {most}: guests that took over their workers could keep other programs from \
-             starting."
+            "{said}: guests that took over their workers could keep other programs from starting."
         ),
-        "Lower worker.max_tasks in vgpud.toml or sessions with `vgpu-admin vm set --sessions=...`, or raise TasksMax= \
-         of vgpud's unit.",
+        "Lower worker.max_tasks in vgpud.toml, or raise what limits the host: kernel.pid_max, kernel.threads-max, or \
+         TasksMax= of vgpud's unit.",
     )
 }
 
@@ -664,18 +645,13 @@ mod tests {
 
     #[test]
     fn workers_that_may_use_up_the_process_numbers_are_told() {
-        let said = |sessions: &[Limit], most| {
-            let check = worker_tasks(sessions.iter().copied(), 512, Some(most));
-            (check.status, check.message)
-        };
-        let limits = [Limit::Value(16), Limit::Value(4)];
-        assert_eq!(said(&limits, 20 * 512).0, CheckStatus::Ok);
-        let (status, message) = said(&limits, 20 * 512 - 1);
-        assert_eq!(status, CheckStatus::Warning, "{message}");
-        assert!(message.contains("10240 processes"), "{message}");
-        let (status, message) = said(&[Limit::Unlimited], 1 << 22);
-        assert_eq!(status, CheckStatus::Warning, "{message}");
-        assert!(message.contains("any number"), "{message}");
+        let check = worker_tasks(8, 4_096, Some(32_768));
+        assert_eq!(check.status, CheckStatus::Ok, "{check:?}");
+        let check = worker_tasks(9, 4_096, Some(32_768));
+        assert_eq!(check.status, CheckStatus::Warning);
+        assert!(check.message.contains("36864 processes"), "{check:?}");
+        let check = worker_tasks(9, 4_096, None);
+        assert_eq!(check.status, CheckStatus::Skipped);
     }
 
     #[test]

@@ -361,7 +361,7 @@ pub struct Worker {
     pub cgroups: Cgroups,
     /// Most open files of a worker.
     pub max_files: u64,
-    /// Most processes and threads of a worker.
+    /// Most processes and threads of all workers of a VM together.
     pub max_tasks: u64,
     /// Most bytes of private memory of a worker, and of each file that it writes. The pinned memory
     /// of the VM and the memory of software devices are added.
@@ -392,7 +392,7 @@ impl Default for Worker {
             allow_root: false,
             cgroups: Cgroups::Auto,
             max_files: 1_024,
-            max_tasks: 512,
+            max_tasks: 4_096,
             memory_bytes: 8 << 30,
             confined: true,
             image_cache_bytes: 8 << 30,

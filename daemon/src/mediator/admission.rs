@@ -157,7 +157,6 @@ impl Actor {
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
             memory_quota: limits.memory_bytes.value(),
             pinned_bytes: limits.pinned_bytes.value(),
-            sessions: limits.sessions.value(),
             depth_calls,
             depth_bytes,
         }

@@ -50,8 +50,6 @@ pub struct Admitted {
     pub memory_quota: Option<u64>,
     /// Bytes of host memory that the VM may pin; `None`: no limit.
     pub pinned_bytes: Option<u64>,
-    /// Programs that the VM may run at once; `None`: any number.
-    pub sessions: Option<u64>,
     /// Depth credits of the guest in calls.
     pub depth_calls: u32,
     /// Depth credits of the guest in bytes.

@@ -184,25 +184,27 @@ impl Prober {
         // The canary has a worker's confinement, so it fails where workers would. Its processes
         // are not limited: where all VMs share a uid, the kernel would count all workers.
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        let written = self.run_confined(config, soft, &args, &env, None, deadline)?;
+        let written = self.run_confined(config, soft, &args, &env, false, deadline)?;
         understood(&written)
     }
 
-    /// Runs the probe program with the confinement of a worker of no VM. `sessions`: limits the
-    /// number of its processes and threads, as for so many programs of a VM; `None`: no limit.
+    /// Runs the probe program with the confinement of a worker of no VM.
+    /// `tasks_bounded`: as for [`Launcher::confinement`].
     fn run_confined(
         &self,
         config: &Config,
         soft: bool,
         args: &[OsString],
         env: &[(OsString, OsString)],
-        sessions: Option<u64>,
+        tasks_bounded: bool,
         deadline: Duration,
     ) -> Result<Written, Failure> {
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
         let inmate = (VmIdentity::PROBE, owner);
-        let confinement = self.launcher.confinement(inmate, soft, None, sessions)?;
+        let confinement = self
+            .launcher
+            .confinement(inmate, soft, None, tasks_bounded)?;
         let confined = (self.launcher.jail(), confinement);
         run::run(&program, args, env, confined, deadline)
     }

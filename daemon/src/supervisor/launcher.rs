@@ -164,8 +164,8 @@ impl Launcher {
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
     }
 
-    /// The confinement of a program that runs like a worker of this VM and user. `sessions`: how
-    /// many such programs run at once at most; `None`: any number.
+    /// The confinement of a program that runs like a worker of this VM and user. `tasks_bounded`:
+    /// whether `worker.max_tasks` bounds the processes and threads of the user.
     ///
     /// # Errors
     /// A sentence about the part that could not be prepared.
@@ -174,7 +174,7 @@ impl Launcher {
         (vm, owner): (VmIdentity, Option<Owner>),
         soft: bool,
         pinned_bytes: Option<u64>,
-        sessions: Option<u64>,
+        tasks_bounded: bool,
     ) -> Result<Confinement, String> {
         let config = self.config();
         self.jail.around(Inmate {
@@ -183,10 +183,7 @@ impl Launcher {
             memory_most: memory_most(&config, soft, pinned_bytes),
             max_files: config.worker.max_files,
             // The kernel counts the tasks of the VM's user, hence of all its workers together.
-            max_tasks: config
-                .worker
-                .max_tasks
-                .saturating_mul(sessions.unwrap_or(u64::MAX)),
+            max_tasks: tasks_bounded.then_some(config.worker.max_tasks),
             soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
         })
     }
@@ -213,12 +210,7 @@ impl Launcher {
             let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
-        let confinement = self.confinement(
-            (identity, owner),
-            soft,
-            admitted.pinned_bytes,
-            admitted.sessions,
-        )?;
+        let confinement = self.confinement((identity, owner), soft, admitted.pinned_bytes, true)?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),

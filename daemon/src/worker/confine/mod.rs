@@ -62,8 +62,9 @@ pub struct Inmate<'a> {
     pub memory_most: u64,
     /// Limit of open files.
     pub max_files: u64,
-    /// Limit of processes and threads of the user. Not applied if the process runs as vgpud's user.
-    pub max_tasks: u64,
+    /// Limit of processes and threads of the user; `None`: no limit. Not applied if the process runs
+    /// as vgpud's user.
+    pub max_tasks: Option<u64>,
     /// Directory of the files that software devices share, if the process uses these; `None`: GPUs.
     pub soft_state: Option<&'a Path>,
 }
@@ -176,10 +177,10 @@ impl Jail {
             (Resource::Fsize, inmate.memory_most),
             (Resource::Data, inmate.memory_most),
         ];
-        if inmate.owner.is_some() {
+        if let (Some(_), Some(most)) = (&inmate.owner, inmate.max_tasks) {
             // The limit counts per uid: without a uid of its own, the process would share it with
             // vgpud's threads.
-            limits.push((Resource::Nproc, inmate.max_tasks));
+            limits.push((Resource::Nproc, most));
         }
         let files = match &self.open {
             None => files::ruleset(inmate.soft_state)
