@@ -364,10 +364,16 @@ static int areas(void) {
 /* Host functions: in stream order, on a separate thread, without CUDA. */
 static volatile int step, release_it, refused;
 static CUstream seen_by_host;
+static CUcontext mine;
 static pthread_t host_thread;
 static void first(void *data) {
     host_thread = pthread_self();
     refused = cuStreamQuery(seen_by_host);
+    /* With a context, so that only the host function is a reason to refuse the calls. */
+    if (cuCtxSetCurrent(mine) || cuStreamSynchronize(seen_by_host) != NOT_PERMITTED ||
+        cuCtxSynchronize() != NOT_PERMITTED) {
+        refused = 0;
+    }
     while (!release_it) usleep(200);
     *(volatile int *)data = ++step;
 }
@@ -385,6 +391,7 @@ static int host_functions(void) {
     CU(cuStreamCreate(&held, NON_BLOCKING));
     CU(cuStreamCreate(&other, NON_BLOCKING));
     seen_by_host = other;
+    CU(cuCtxGetCurrent(&mine));
     CU(cuLaunchHostFunc(held, first, (void *)&one));
     add(f, a, b, c, N, held);
     CU(cuStreamAddCallback(held, later, (void *)&two, 0));

@@ -21,7 +21,15 @@ fn part(name: &str) -> Result<()> {
 #[test]
 fn the_program_is_right_on_soft_gpu_directly() -> Result<()> {
     for name in [
-        "pools", "library", "linking", "areas", "threads", "words", "captures", "graphs",
+        "pools",
+        "library",
+        "linking",
+        "areas",
+        "threads",
+        "words",
+        "captures",
+        "graphs",
+        "host_functions",
     ] {
         expect_right(&Guest::new(guest::SURFACE, Target::SoftGpu)?.arg(name))?;
     }

@@ -301,12 +301,12 @@ impl Driver {
             }
         }
         let keys = [
-            ("soft_devices", self.soft_devices.into(), 1, 64),
+            ("soft_devices", self.soft_devices.into(), 1, 16),
             (
                 "soft_memory_bytes",
                 self.soft_memory_bytes,
                 1 << 20,
-                1 << 40,
+                256 << 30,
             ),
         ];
         ranges(problems, "driver", &keys);

@@ -149,8 +149,8 @@ exports! {
         out.check_either(size)?;
         let way_out = vgpu_cuda_abi::unserved::MANAGED;
         let Ok(context) = shim.contexts.current() else {
-            let form = "cuLibraryGetManaged, which programs with `__managed__` variables call,";
-            return Err(unserved::refuse(form, way_out));
+            let way_out = format!("the program has `__managed__` variables; {way_out}");
+            return Err(unserved::refuse("cuLibraryGetManaged", &way_out));
         };
         let code = of_kernel(shim, &*library.module(shim, &context)?, name, CuResult::NOT_FOUND);
         if code == CuResult::NOT_FOUND {

@@ -1,5 +1,6 @@
 //! Host functions: functions of the program that run on the thread of a stream.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
@@ -10,6 +11,30 @@ use super::fault;
 use super::graph::capture;
 use super::graph::node::Action;
 use super::stream::{Running, Stream};
+
+thread_local! {
+    /// Whether this thread runs a function of the program.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a function of the program on this thread.
+fn inside(function: impl FnOnce()) {
+    INSIDE.set(true);
+    function();
+    INSIDE.set(false);
+}
+
+/// Refuses what a function of the program may not do: work for the device, and waits, which would
+/// wait for the stream whose thread runs the function.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_PERMITTED within a function of the program.
+pub fn check() -> Result {
+    match INSIDE.get() {
+        true => Err(CuResult::NOT_PERMITTED),
+        false => Ok(()),
+    }
+}
 
 /// A CUhostFn with its argument, to be called on another thread.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +64,7 @@ impl HostCall {
     pub fn run(&self) {
         // SAFETY: the API's contract for host functions: the function may be called with this
         // argument.
-        unsafe { (self.call)(self.data) };
+        inside(|| unsafe { (self.call)(self.data) });
     }
 }
 
@@ -81,7 +106,7 @@ pub fn add(stream: &Stream, named: u64, call: StreamCallback, data: *mut c_void)
         let status = fault::sticky().map_or(0, |e| e.0);
         // SAFETY: the API's contract for cuStreamAddCallback: the function may be called with these
         // arguments.
-        unsafe { call(stream, status, data) };
+        inside(|| unsafe { call(stream, status, data) });
     };
     stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
 }

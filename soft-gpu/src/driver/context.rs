@@ -18,7 +18,8 @@ use super::parameters::Pool;
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
 use super::{
-    array, cudart, driver, event, fault, gpu, green, healthy, library, module, pool, stream_table,
+    array, callback, cudart, driver, event, fault, gpu, green, healthy, library, module, pool,
+    stream_table,
 };
 
 /// A context.
@@ -148,8 +149,9 @@ impl Context {
     /// cuCtxSynchronize.
     ///
     /// # Errors
-    /// The sticky error.
+    /// The sticky error, or as [`callback::check`].
     pub fn synchronize(&self) -> Result {
+        callback::check()?;
         self.legacy_pending().iter().for_each(Position::wait);
         self.unfinished(|_| true).iter().for_each(Position::wait);
         pool::synchronized();

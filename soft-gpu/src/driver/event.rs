@@ -14,7 +14,7 @@ use super::graph::node::Action;
 use super::handle::{Kind, Table};
 use super::stream::{Position, Running, Stream};
 use super::sync::{lock, now_ns};
-use super::{context, fault, healthy, pool};
+use super::{callback, context, fault, healthy, pool};
 
 /// The last cuEventRecord.
 enum Record {
@@ -198,9 +198,10 @@ impl Event {
     /// cuEventSynchronize.
     ///
     /// # Errors
-    /// CUDA_ERROR_CAPTURED_EVENT, or the sticky error.
+    /// CUDA_ERROR_CAPTURED_EVENT, the sticky error, or as [`callback::check`].
     pub fn synchronize(&self) -> Result {
         let position = self.position()?;
+        callback::check()?;
         capture::unsafe_call()?;
         if let Some(position) = position {
             position.wait();

@@ -19,7 +19,7 @@ use super::handle::{Kind, Table};
 use super::part::Part;
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
-use super::{fault, gpu, healthy, pool};
+use super::{callback, fault, gpu, healthy, pool};
 
 /// The resources that a new green context gets (CUdevResourceDesc). A description is never
 /// destroyed.
@@ -215,9 +215,10 @@ impl Green {
     ///
     /// # Errors
     /// CUDA_ERROR_CONTEXT_IS_DESTROYED after a reset of the primary context; errors of a capturing
-    /// stream; the sticky error.
+    /// stream; the sticky error; as [`callback::check`].
     pub fn synchronize(&self) -> Result {
         self.owner()?;
+        callback::check()?;
         self.forbid_captures()?;
         capture::unsafe_call()?;
         self.unfinished().iter().for_each(Position::wait);

@@ -135,9 +135,10 @@ pub fn driver() -> Result<&'static Driver> {
 /// The driver, unless a device fault has poisoned the process.
 ///
 /// # Errors
-/// As [`driver`], or the sticky fault.
+/// As [`driver`] and [`callback::check`], or the sticky fault.
 pub fn healthy() -> Result<&'static Driver> {
     let driver = driver()?;
+    callback::check()?;
     fault::check()?;
     Ok(driver)
 }

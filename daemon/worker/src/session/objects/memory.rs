@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::driver::{DeviceMemory, Mapping, Result};
 
-/// Number of bytes that the worker reserves from the VM's ledger at a time.
-pub(crate) const SLICE: u64 = 64 << 20;
+/// Most bytes that the worker reserves from the VM's ledger at a time.
+const SLICE_MOST: u64 = 64 << 20;
 
 /// The memory behind an address range.
 #[derive(Debug)]
@@ -289,13 +289,28 @@ pub(crate) fn charge(bytes: u64) -> Option<u64> {
 }
 
 /// The session's part of the VM's ledger: the bytes that vgpud has granted, and the bytes in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ledger {
     granted: u64,
     used: u64,
+    /// Number of bytes that the worker reserves at a time.
+    slice: u64,
 }
 
 impl Ledger {
+    /// An empty ledger of a VM with this quota. A slice is a small part of the quota, because a
+    /// program may hold an unused slice that another program of the VM cannot have.
+    pub(crate) fn new(quota: Option<u64>) -> Ledger {
+        /// Granularity of the driver for large blocks.
+        const STEP: u64 = 2 << 20;
+        let part = quota.map_or(SLICE_MOST, |quota| quota / 32 / STEP * STEP);
+        Ledger {
+            granted: 0,
+            used: 0,
+            slice: part.clamp(STEP, SLICE_MOST),
+        }
+    }
+
     /// Granted bytes that are not in use.
     pub(crate) fn unused(&self) -> u64 {
         self.granted - self.used
@@ -317,7 +332,7 @@ impl Ledger {
     pub(crate) fn shortage(&self, bytes: u64) -> (u64, u64) {
         let exact = bytes.saturating_sub(self.unused());
         (
-            exact.checked_next_multiple_of(SLICE).unwrap_or(exact),
+            exact.checked_next_multiple_of(self.slice).unwrap_or(exact),
             exact,
         )
     }
@@ -331,7 +346,7 @@ impl Ledger {
     /// beyond one slice.
     pub(crate) fn give(&mut self, bytes: u64) -> u64 {
         self.used -= bytes.min(self.used);
-        let surplus = self.unused().saturating_sub(SLICE);
+        let surplus = self.unused().saturating_sub(self.slice);
         self.granted -= surplus;
         surplus
     }
@@ -385,8 +400,19 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_is_a_small_part_of_the_quota() {
+        let slice = |quota| Ledger::new(quota).shortage(1).0;
+        assert_eq!(slice(None), 64 << 20);
+        assert_eq!(slice(Some(80 << 30)), 64 << 20);
+        assert_eq!(slice(Some(256 << 20)), 8 << 20);
+        assert_eq!(slice(Some(100 << 20)), 2 << 20);
+        assert_eq!(slice(Some(1)), 2 << 20);
+    }
+
+    #[test]
     fn the_ledger_draws_slices_and_gives_the_surplus_back() {
-        let mut ledger = Ledger::default();
+        const SLICE: u64 = SLICE_MOST;
+        let mut ledger = Ledger::new(None);
         assert!(!ledger.take(1));
         assert_eq!(ledger.shortage(1), (SLICE, 1));
         ledger.draw(SLICE);

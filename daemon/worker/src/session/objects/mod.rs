@@ -95,7 +95,9 @@ impl Objects {
         let first = devices.first().ok_or("the driver has no device")?;
         Ok(Objects {
             staging: Staging::new(&first.2),
-            ledgers: (0..=devices.len()).map(|_| Ledger::default()).collect(),
+            ledgers: (0..=devices.len())
+                .map(|_| Ledger::new(start.memory_quota))
+                .collect(),
             devices: devices.into_iter().map(DeviceState::new).collect(),
             contexts: Table::new(Kind::Context),
             modules: Table::new(Kind::Module),
