@@ -312,4 +312,10 @@ pub enum Event {
     /// The time of the last [`crate::Action::SetTimer`] has come. An event that comes early does no
     /// harm.
     Timer,
+    /// A killed worker has not exited yet, and uses or waits for a processor: it is not stuck. The
+    /// time within which its exit must be reported starts again.
+    WorkerEnding {
+        /// The session.
+        session: SessionId,
+    },
 }

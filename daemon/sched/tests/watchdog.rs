@@ -123,6 +123,33 @@ fn an_absence_condemns_no_gpu() {
     assert!(rig.pass(AWAY).contains(&suspect), "the check is overdue");
 }
 
+/// A killed worker may need long to free its memory, or get little processor time.
+#[test]
+fn a_worker_that_still_ends_condemns_no_gpu_and_others_run_beside_it() {
+    let mut rig = rig(PoolConfig::default());
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    rig.runnable(20);
+    let actions = rig.pass(10 * SECONDS);
+    assert_eq!(killed(&actions), Some((10, KillCause::LaunchTimeout)));
+    let suspect = Action::GpuSuspect { gpu: GPU };
+    let ending = Event::WorkerEnding {
+        session: SessionId(10),
+    };
+    let mut beside = Vec::new();
+    for _ in 0..20 {
+        rig.feed(ending.clone());
+        beside.extend(rig.pass(SECONDS));
+    }
+    assert!(!beside.contains(&suspect), "{beside:?}");
+    let runs = |action: &Action| matches!(action, Action::GrantBeside(terms) if terms.session == SessionId(20));
+    assert!(beside.iter().any(runs), "{beside:?}");
+    assert!(rig.pass(10 * SECONDS).contains(&suspect), "no more news");
+    rig.exited(10);
+    let gone = rig.feed(ending);
+    assert!(matches!(gone[..], [Action::Ignored { .. }]), "{gone:?}");
+}
+
 #[test]
 fn progress_is_no_hang_however_long_it_goes_on() {
     let mut rig = rig(PoolConfig::default());

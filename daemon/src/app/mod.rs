@@ -98,11 +98,11 @@ impl Options {
 pub fn run(options: &Options) -> anyhow::Result<bool> {
     let config = Arc::new(options.load()?);
     let level = log::start(&config.log)?;
-    // Before other threads start, which inherit the priority.
-    system::priority::lead();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("vgpud")
+        // The mediator starts threads of the runtime too.
+        .on_thread_start(system::priority::follow)
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(async {
@@ -128,7 +128,6 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
 /// # Errors
 /// If the checks cannot be started.
 pub fn examine(options: &Options) -> anyhow::Result<DoctorReport> {
-    system::priority::lead();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

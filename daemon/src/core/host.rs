@@ -145,18 +145,19 @@ fn needed(kind: DriverKind, gpus: &[ScannedGpu], named: bool, soft: bool) -> &'s
     }
 }
 
-/// Whether vgpud gets CPU time beside workers that use all of it.
+/// Whether vgpud decides in time beside workers that use all CPUs.
 fn priority() -> DoctorCheck {
     const NAME: &str = "cpu-priority";
-    match priority::leads() {
+    match priority::can_lead() {
         Ok(()) => DoctorCheck::ok(
             NAME,
-            "vgpud runs before its workers, and a killed worker before others until it has ended",
+            "the part of vgpud that decides for all VMs runs before workers",
         ),
         Err(why) => DoctorCheck::warning(
             NAME,
-            format!("vgpud does not run before its workers: {why}"),
-            "Give vgpud CAP_SYS_NICE. Otherwise a worker that uses all CPUs can delay vgpud.",
+            format!("vgpud does not run before workers: {why}"),
+            "Give vgpud CAP_SYS_NICE, and set kernel.sched_autogroup_enabled=0. Otherwise workers that use all CPUs \
+             delay vgpud.",
         ),
     }
 }

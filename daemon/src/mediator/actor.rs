@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediation::GpuCheck;
 use crate::model::{GpuRecord, Histogram};
+use crate::system::priority;
 use crate::worker::images::ImageKeeper;
 use crate::worker::records::WorkerRecords;
 
@@ -93,6 +94,7 @@ impl Mediator {
         let thread = std::thread::Builder::new()
             .name("vgpud-mediator".into())
             .spawn(move || {
+                priority::lead();
                 let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.run()));
                 if lived.is_err() {
                     // Without the mediator no lease is granted, ended or watched. Workers end with
@@ -313,7 +315,7 @@ impl Actor {
         while let Some(due) = self.reactor.take_due(now) {
             match due {
                 Due::Kill(session) => self.kill_now(session),
-                Due::Stuck(session) => self.is_stuck(session),
+                Due::Dying(session) => self.look_at_dying(session),
                 Due::Clear(session) => self.clear(session),
                 Due::ResumeReading(session) => self.resume_reading(session),
                 Due::Progress => self.poll_progress(),

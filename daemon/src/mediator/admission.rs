@@ -202,6 +202,7 @@ impl Actor {
             fault: None,
             about,
             reading: Reading::Counted,
+            dying: None,
         };
         self.sessions.insert(id, session);
     }

@@ -8,11 +8,12 @@ use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 use super::actor::Actor;
 use super::handle::{Note, Refused};
 use super::reactor::{Due, now_ns};
-use super::session::{Phase, Reading, Session};
+use super::session::{Dying, Phase, Reading, Session};
 use crate::events::{EndCause, Report};
 use crate::model::UsageDelta;
 use crate::system::shut_down;
 use crate::worker::cgroup::WorkerCgroup;
+use crate::worker::process::scheduled_ns;
 use crate::worker::spawn::Worker;
 
 /// Time in ns that a worker has to end by itself after its guest ended in good order.
@@ -20,6 +21,19 @@ const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
 
 /// Interval of the checks whether the remaining processes of a dead worker are gone, in ns.
 const CLEAR_NS: u64 = 5 * vgpu_sched::MILLIS;
+
+/// Number of looks at a killed worker within the time after which it counts as stuck.
+const LOOKS: u64 = 4;
+
+/// A killed worker still ends if it used or waited for a processor for this part of the time since
+/// the last look: a driver that waits for its device uses less.
+const ENDING_PART: u64 = 8;
+
+/// Number of times that the time after which a worker counts as stuck may pass while it still ends.
+const ENDING_MOST: u64 = 6;
+
+/// Most processes of a killed worker that a look counts.
+const REMAINS: usize = 64;
 
 /// Most killed workers per GPU whose memory the next check looks for.
 const KILLED_MOST: usize = 1_024;
@@ -55,9 +69,12 @@ impl Actor {
             }
         }
         if let Some(begun) = deadline {
-            let verify_ns = self.registry.config.worker.kill_verify_ms * vgpu_sched::MILLIS;
-            self.reactor
-                .at(begun.saturating_add(verify_ns), Due::Stuck(id));
+            session.dying = Some(Dying {
+                begun_ns: begun,
+                alive_ns: begun,
+                scheduled_ns: None,
+            });
+            self.look_again(id, begun);
         }
         if !matches!(
             cause,
@@ -90,8 +107,49 @@ impl Actor {
         }
     }
 
+    /// Time in ns after which a killed worker that does not end counts as stuck in the driver.
+    fn verify_ns(&self) -> u64 {
+        self.registry.config.worker.kill_verify_ms * vgpu_sched::MILLIS
+    }
+
+    fn look_again(&mut self, id: u64, now: u64) {
+        let quarter = self.verify_ns() / LOOKS;
+        self.reactor.at(now.saturating_add(quarter), Due::Dying(id));
+    }
+
+    /// Looks whether a killed worker still ends. A process that is stuck in the driver neither uses
+    /// nor waits for a processor. One that does is not stuck: it frees what it had, or gets little
+    /// processor time.
+    pub(super) fn look_at_dying(&mut self, id: u64) {
+        let (now, verify_ns) = (now_ns(), self.verify_ns());
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let (Some(dying), Some(worker)) = (&mut session.dying, &session.worker) else {
+            return;
+        };
+        let scheduled = remains(worker).into_iter().take(REMAINS).map(scheduled_ns);
+        let scheduled: u64 = scheduled.sum();
+        // The sum falls when threads end.
+        let before = dying.scheduled_ns.replace(scheduled);
+        let moved = before.map_or(0, |before| scheduled.abs_diff(before));
+        let most = verify_ns.saturating_mul(ENDING_MOST);
+        let ends =
+            moved >= verify_ns / LOOKS / ENDING_PART && now.saturating_sub(dying.begun_ns) < most;
+        if ends {
+            dying.alive_ns = now;
+            self.feed(Event::WorkerEnding {
+                session: SessionId(id),
+            });
+        } else if now.saturating_sub(dying.alive_ns) >= verify_ns {
+            session.dying = None;
+            return self.is_stuck(id);
+        }
+        self.look_again(id, now);
+    }
+
     /// A killed worker should be gone by now and is not: the process may hang in the driver.
-    pub(super) fn is_stuck(&mut self, id: u64) {
+    fn is_stuck(&mut self, id: u64) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };

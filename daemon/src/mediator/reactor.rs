@@ -62,8 +62,8 @@ impl Source {
 pub(super) enum Due {
     /// Kill the worker: its time to end by itself is over.
     Kill(u64),
-    /// Report the killed worker if it still runs.
-    Stuck(u64),
+    /// Look whether the killed worker still ends, or is stuck.
+    Dying(u64),
     /// Check whether the remaining processes of a dead worker have ended.
     Clear(u64),
     /// Read the messages of this worker again. vgpud paused the reading because the worker sent too

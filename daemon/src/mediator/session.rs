@@ -51,6 +51,8 @@ pub(super) struct Session {
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,
     pub(super) reading: Reading,
+    /// The last look at the worker after its kill.
+    pub(super) dying: Option<Dying>,
 }
 
 /// A GPU that a session runs on.
@@ -104,6 +106,17 @@ pub(super) struct Lease {
     pub(super) parked: bool,
     /// The worker reported that it submits nothing more in this slice.
     pub(super) ending: bool,
+}
+
+/// A killed worker whose end is not verified yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dying {
+    /// Time of the kill, in ns.
+    pub(super) begun_ns: u64,
+    /// Last time at which the worker was seen to end, in ns.
+    pub(super) alive_ns: u64,
+    /// Time in ns that its threads had used or waited for a processor, at the last look.
+    pub(super) scheduled_ns: Option<u64>,
 }
 
 /// Whether a worker's messages are read.

@@ -83,7 +83,7 @@ impl Prober {
         args.extend(["--left".into(), (&left.seconds).into()]);
         let env = probe_environment(&config, soft);
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms).min(DEADLINE);
-        let written = self.run_confined(&config, soft, &args, &env, true, deadline)?;
+        let written = self.run_confined(&config, soft, &args, &env, false, deadline)?;
         let mut lines: Vec<Line> = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         for line in &mut lines {

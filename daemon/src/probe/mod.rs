@@ -181,30 +181,27 @@ impl Prober {
         args.extend(library_args(config, soft)?);
         let mut env = probe_environment(config, soft);
         env.push(("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid)));
-        // The canary has a worker's confinement, so it fails where workers would. Its processes
-        // are not limited: where all VMs share a uid, the kernel would count all workers.
+        // The canary has a worker's confinement, so it fails where workers would.
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        let written = self.run_confined(config, soft, &args, &env, false, deadline)?;
+        let written = self.run_confined(config, soft, &args, &env, true, deadline)?;
         understood(&written)
     }
 
     /// Runs the probe program with the confinement of a worker of no VM.
-    /// `tasks_bounded`: as for [`Launcher::confinement`].
+    /// `checks_gpu`: as for [`Launcher::confinement`].
     fn run_confined(
         &self,
         config: &Config,
         soft: bool,
         args: &[OsString],
         env: &[(OsString, OsString)],
-        tasks_bounded: bool,
+        checks_gpu: bool,
         deadline: Duration,
     ) -> Result<Written, Failure> {
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
         let inmate = (VmIdentity::PROBE, owner);
-        let confinement = self
-            .launcher
-            .confinement(inmate, soft, None, tasks_bounded)?;
+        let confinement = self.launcher.confinement(inmate, soft, None, checks_gpu)?;
         let confined = (self.launcher.jail(), confinement);
         run::run(&program, args, env, confined, deadline)
     }

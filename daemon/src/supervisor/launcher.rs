@@ -164,8 +164,10 @@ impl Launcher {
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
     }
 
-    /// The confinement of a program that runs like a worker of this VM and user. `tasks_bounded`:
-    /// whether `worker.max_tasks` bounds the processes and threads of the user.
+    /// The confinement of a program that runs like a worker of this VM and user. `checks_gpu`:
+    /// whether the program checks a GPU. It must answer in time whatever workers do, so it runs before
+    /// them, and its processes and threads are not limited: where all VMs share a user, the kernel
+    /// would count all workers.
     ///
     /// # Errors
     /// A sentence about the part that could not be prepared.
@@ -174,7 +176,7 @@ impl Launcher {
         (vm, owner): (VmIdentity, Option<Owner>),
         soft: bool,
         pinned_bytes: Option<u64>,
-        tasks_bounded: bool,
+        checks_gpu: bool,
     ) -> Result<Confinement, String> {
         let config = self.config();
         self.jail.around(Inmate {
@@ -183,7 +185,8 @@ impl Launcher {
             memory_most: memory_most(&config, soft, pinned_bytes),
             max_files: config.worker.max_files,
             // The kernel counts the tasks of the VM's user, hence of all its workers together.
-            max_tasks: tasks_bounded.then_some(config.worker.max_tasks),
+            max_tasks: (!checks_gpu).then_some(config.worker.max_tasks),
+            leads: checks_gpu,
             soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
         })
     }
@@ -210,7 +213,8 @@ impl Launcher {
             let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
-        let confinement = self.confinement((identity, owner), soft, admitted.pinned_bytes, true)?;
+        let confinement =
+            self.confinement((identity, owner), soft, admitted.pinned_bytes, false)?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),

@@ -13,6 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::system::priority;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Starts processes on a thread of its own. The thread ends when this value is dropped.
@@ -97,7 +99,11 @@ impl Spawner {
         let works = shared.clone();
         std::thread::Builder::new()
             .name("vgpud-spawner".into())
-            .spawn(move || works.work())?;
+            .spawn(move || {
+                // Workers do not keep the priority (`worker::confine`).
+                priority::lead();
+                works.work();
+            })?;
         Ok(Spawner(shared))
     }
 

@@ -25,6 +25,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Pid, gettid};
 use tokio::sync::watch;
 
+use super::priority;
+
 /// Number of unclosed sockets from which on vgpud accepts no more connections.
 pub const MOST: usize = 64;
 
@@ -83,9 +85,10 @@ impl Closer {
             return;
         }
         let closer = self.clone();
-        let spawned = Builder::new()
-            .name("vgpud-closer".into())
-            .spawn(move || closer.run());
+        let spawned = Builder::new().name("vgpud-closer".into()).spawn(move || {
+            priority::follow();
+            closer.run();
+        });
         match spawned {
             Ok(_) => state.works = true,
             // The sockets stay queued; the next close tries again.
@@ -199,6 +202,7 @@ fn copy_of_all() -> io::Result<Option<(Pid, Sender<()>)>> {
     // A close on this thread would close the descriptor in the copy only, so the thread must not
     // own any descriptor.
     Builder::new().name("vgpud-closing".into()).spawn(move || {
+        priority::follow();
         let copied = unshare(CloneFlags::CLONE_FILES).map(|()| gettid());
         let _ = ready.send(copied);
         let _ = ended.recv();

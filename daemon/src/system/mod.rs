@@ -6,7 +6,7 @@
 //! | [`guarded`] | reads sockets whose peers may attach descriptors |
 //! | `held` | opens files without reading them, and identifies them |
 //! | [`patience`] | file operations with a deadline, in threads of their own |
-//! | [`priority`] | CPU priority of vgpud and of what it starts |
+//! | [`priority`] | CPU priority of the threads that decide for all VMs |
 //! | `private` | creates a file or directory that appears at its path only when complete |
 //! | `rights` | makes the kernel refuse attached descriptors, where it can |
 //! | [`tasks`] | the limit of processes and threads, and the cgroup that sets it |

@@ -1,35 +1,23 @@
-//! CPU priority (nice(2)) of vgpud and of what it starts.
+//! CPU priority (nice(2)) of the threads that decide for all VMs.
 //!
-//! A taken-over worker can have hundreds of threads that use the CPU. vgpud must decide in time
-//! beside them, and a killed process needs CPU time to end. So vgpud runs before workers, and a
-//! worker runs before others once it is killed: it then ends and cannot use the priority.
+//! A taken-over worker can have many threads that use the CPU. The mediator must decide in time
+//! beside them, workers must start, and the check of a GPU after a kill must answer. These run before
+//! workers. Everything else of vgpud has the priority of workers: guests and readers of the API
+//! choose how much of it there is. A killed worker gets no higher priority, because its owner chose
+//! how much work its end is.
 //!
-//! Without CAP_SYS_NICE all processes keep the priority that vgpud was started with.
+//! Without CAP_SYS_NICE all threads keep the priority that vgpud was started with.
 
-use rustix::process::{Pid, getpriority_process, setpriority_pgrp, setpriority_process};
+use rustix::process::{getpriority_process, setpriority_process};
 
-/// Nice value of vgpud and its probes.
-const DAEMON: i32 = -10;
+/// Nice value of what runs before workers.
+const FIRST: i32 = -10;
 
-/// Nice value of a worker while it ends: the highest priority.
-const ENDING: i32 = -20;
-
-/// Gives the calling thread the priority of vgpud. Threads and processes that it starts inherit it.
+/// Gives the calling thread a higher priority than workers have. Threads and processes that it
+/// starts inherit the priority. Makes only system calls.
 pub fn lead() {
-    if getpriority_process(None).is_ok_and(|now| now > DAEMON) {
-        let _ = setpriority_process(None, DAEMON);
-    }
-}
-
-/// Whether vgpud runs before its workers.
-///
-/// # Errors
-/// The reason, if it does not.
-pub fn leads() -> Result<(), String> {
-    match getpriority_process(None) {
-        Ok(now) if now <= DAEMON => Ok(()),
-        Ok(now) => Err(format!("vgpud has the nice value {now}")),
-        Err(e) => Err(e.to_string()),
+    if getpriority_process(None).is_ok_and(|now| now > FIRST) {
+        let _ = setpriority_process(None, FIRST);
     }
 }
 
@@ -42,19 +30,38 @@ pub(crate) fn follow() {
     }
 }
 
-/// Lets a killed worker end before others use the CPU: every thread of its process group, which it
-/// leads and cannot leave. The worker must not be reaped yet.
-pub(crate) fn end_first(pid: u32) {
-    let _ = number(pid).map(|group| setpriority_pgrp(Some(group), ENDING));
+/// Whether a thread of vgpud can run before workers.
+///
+/// # Errors
+/// The reason, if it cannot.
+pub fn can_lead() -> Result<(), String> {
+    let tried = std::thread::spawn(|| {
+        lead();
+        getpriority_process(None)
+    });
+    match tried.join() {
+        Ok(Ok(now)) if now <= FIRST => {}
+        Ok(Ok(now)) => return Err(format!("its nice value stays {now}")),
+        Ok(Err(e)) => return Err(e.to_string()),
+        Err(_) => return Err("it cannot be tried".to_owned()),
+    }
+    // Each worker is a session (setsid) and so has an autogroup of its own.
+    let autogroups = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
+    match autogroups.is_ok_and(|on| on.trim() == "1") && !is_in_cpu_cgroup() {
+        true => Err("kernel.sched_autogroup_enabled is 1, so that a nice value counts only within a session".into()),
+        false => Ok(()),
+    }
 }
 
-/// As [`end_first`], for a killed process that may have left the group: its first thread.
-pub(crate) fn end_first_alone(pid: u32) {
-    let _ = number(pid).map(|process| setpriority_process(Some(process), ENDING));
-}
-
-fn number(pid: u32) -> Option<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw)
+/// Whether a cgroup of the cpu controller contains this process. Autogroups then have no effect.
+fn is_in_cpu_cgroup() -> bool {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    own.lines().any(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap_or(""), fields.next().unwrap_or("/"));
+        // Version 2 has no list of controllers.
+        path != "/" && (controllers.is_empty() || controllers.split(',').any(|name| name == "cpu"))
+    })
 }
 
 #[cfg(test)]
@@ -62,21 +69,19 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
-    use rustix::process::getpriority_pgrp;
+    use rustix::process::Pid;
 
     use super::*;
 
     #[test]
-    fn a_worker_is_behind_vgpud_until_it_is_killed() {
-        let of = |pid: u32| getpriority_process(number(pid)).expect("a process");
-        let before = getpriority_process(None).unwrap();
+    fn a_worker_does_not_inherit_the_priority() {
         lead();
-        if leads().is_err() {
+        if getpriority_process(None).unwrap() > FIRST {
             eprintln!("SKIPPED: needs CAP_SYS_NICE");
             return;
         }
         let mut command = Command::new("sleep");
-        command.arg("100").process_group(0);
+        command.arg("100");
         let hook = || {
             follow();
             Ok(())
@@ -85,13 +90,9 @@ mod tests {
         #[expect(unsafe_code)]
         let command = unsafe { command.pre_exec(hook) };
         let mut worker = command.spawn().unwrap();
-        assert!(getpriority_process(None).unwrap() <= DAEMON);
-        assert_eq!(of(worker.id()), 0);
-        end_first(worker.id());
-        assert_eq!(of(worker.id()), ENDING);
-        assert_eq!(getpriority_pgrp(number(worker.id())).unwrap(), ENDING);
+        let pid = Pid::from_child(&worker);
+        assert_eq!(getpriority_process(Some(pid)).unwrap(), 0);
         worker.kill().unwrap();
         worker.wait().unwrap();
-        setpriority_process(None, before).unwrap();
     }
 }

@@ -9,8 +9,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
-use crate::system::priority;
-
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -73,16 +71,11 @@ impl Process {
         self.pid
     }
 
-    /// Sends SIGKILL, and lets the process end before others use the CPU. Safe to repeat; a process
-    /// that has ended is no error.
+    /// Sends SIGKILL. Safe to repeat; a process that has ended is no error.
     pub fn kill(&self) {
         // ESRCH: the process has ended. EPERM cannot occur: a worker never has more rights than
         // vgpud.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
-        // The number of a process that is reaped may belong to another.
-        if !self.is_gone() {
-            priority::end_first(self.pid);
-        }
     }
 
     /// How the process ended; `None` while it runs. Never waits. Reaps a child.
@@ -110,6 +103,27 @@ impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// Time in ns that the threads of a process used a processor or waited for one, of at most 256
+/// threads. 0 if the kernel does not tell.
+#[must_use]
+pub fn scheduled_ns(pid: u32) -> u64 {
+    /// Bounds the time that the answer takes.
+    const THREADS: usize = 256;
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
+    let of_thread = |thread: std::fs::DirEntry| {
+        // proc(5): time on a processor, time in the queue, number of time slices.
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        let times = text.split_ascii_whitespace().take(2);
+        times
+            .map(|time| time.parse::<u64>().ok())
+            .sum::<Option<u64>>()
+    };
+    let threads = threads.filter_map(Result::ok).take(THREADS);
+    threads.filter_map(of_thread).sum()
 }
 
 /// Start time of a process in clock ticks since boot. Number and start time identify a process.
@@ -160,6 +174,39 @@ mod tests {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         assert_eq!(wait(&process), Exit::Status(3));
+    }
+
+    #[test]
+    fn only_a_process_that_runs_or_waits_for_a_processor_is_scheduled() {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut busy = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let mut sleeps = Command::new("sleep").arg("100").spawn().unwrap();
+        let begun = scheduled_ns(busy.id());
+        if begun == 0 && scheduled_ns(std::process::id()) == 0 {
+            eprintln!("SKIPPED: this kernel has no /proc/PID/schedstat");
+        } else {
+            while scheduled_ns(busy.id()) < begun + 100_000_000 {
+                assert!(Instant::now() < deadline, "the busy process is not seen");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // Until its start is over.
+            let mut before = 0;
+            while std::mem::replace(&mut before, scheduled_ns(sleeps.id())) != before {
+                assert!(
+                    Instant::now() < deadline,
+                    "the sleeper is not seen to sleep"
+                );
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        for process in [&mut busy, &mut sleeps] {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+        assert_eq!(scheduled_ns(busy.id()), 0);
     }
 
     #[test]

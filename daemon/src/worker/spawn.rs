@@ -18,11 +18,6 @@ use super::pages::Pages;
 use super::process::Process;
 use super::records::WorkerRecords;
 use crate::system::closer::Closer;
-use crate::system::priority;
-
-/// Most processes of a killed worker that get a higher CPU priority. The limit bounds the time that
-/// the kill takes.
-const HURRIED_MOST: usize = 256;
 
 /// The descriptor number of a worker's control socket.
 const CONTROL_FD: i32 = 3;
@@ -176,8 +171,6 @@ impl Worker {
         self.process.kill();
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
-            let others = cgroup.pids().into_iter().take(HURRIED_MOST);
-            others.for_each(priority::end_first_alone);
         }
     }
 

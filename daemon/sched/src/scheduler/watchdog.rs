@@ -140,6 +140,20 @@ impl Scheduler {
         self.strike(vm_id, StrikeCause::SoftLimit, Some(session));
     }
 
+    /// Handles the news that a killed worker still ends. A holder of a lease stays one that does not
+    /// give the GPU back: others run beside it after the same grace.
+    pub(super) fn worker_ending(&mut self, id: SessionId) -> Result<(), Ignored> {
+        self.session_mut(id)?;
+        let since_ns = self.now_ns.saturating_sub(self.config.kill_grace_ns);
+        for (&gpu_id, gpu) in &mut self.gpus {
+            if let Some(killed_ns) = gpu.dying.get_mut(&id) {
+                *killed_ns = since_ns.max(*killed_ns);
+                self.dirty.insert(gpu_id);
+            }
+        }
+        Ok(())
+    }
+
     /// Checks for killed workers that have not exited, and for overdue canaries.
     fn watch_deaths(&mut self, id: GpuId) {
         let now = self.now_ns;

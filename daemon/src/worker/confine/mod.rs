@@ -65,6 +65,8 @@ pub struct Inmate<'a> {
     /// Limit of processes and threads of the user; `None`: no limit. Not applied if the process runs
     /// as vgpud's user.
     pub max_tasks: Option<u64>,
+    /// Whether the process runs before workers (nice(2)).
+    pub leads: bool,
     /// Directory of the files that software devices share, if the process uses these; `None`: GPUs.
     pub soft_state: Option<&'a Path>,
 }
@@ -78,8 +80,8 @@ pub struct Confinement {
     apart: bool,
     /// Whether the process gets a `/proc` of its own process namespace.
     own_proc: bool,
-    /// Whether the process has the CPU priority of workers, not that of vgpud.
-    follows: bool,
+    /// Whether the process runs before workers.
+    leads: bool,
     files: Option<OwnedFd>,
     filters: Arc<[BpfProgram]>,
 }
@@ -196,8 +198,7 @@ impl Jail {
             apart,
             // soft-gpu learns from the host's `/proc` which number the process has there.
             own_proc: apart && !soft,
-            // A probe must answer in time although workers use the CPU.
-            follows: inmate.vm != VmIdentity::PROBE,
+            leads: inmate.leads,
             files,
             filters: self.filters.clone(),
         })
@@ -213,7 +214,7 @@ impl Jail {
             spaces: None,
             apart: false,
             own_proc: false,
-            follows: false,
+            leads: false,
             files: None,
             filters: Arc::from([]),
         }
@@ -259,8 +260,9 @@ impl Confinement {
             // A new process session (setsid): signals of vgpud's terminal do not reach the
             // process, and a write to /proc/self/autogroup changes no other process.
             setsid()?;
-            if self.follows {
-                priority::follow();
+            match self.leads {
+                true => priority::lead(),
+                false => priority::follow(),
             }
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
