@@ -1,20 +1,17 @@
 //! CUDA arrays, which only copies read and write, and byte copies to and from arrays.
 
 use vgpu_cuda_abi::CuResult;
-use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
+use vgpu_cuda_abi::args::{In, Out, StreamArg};
 use vgpu_cuda_abi::numbers::memory_type;
 use vgpu_cuda_abi::structs::{
     ArrayDescriptor, ArrayMemoryRequirements, ArrayShape, Copy3D, Side3D,
 };
 
-use crate::capi::StreamOf as _;
+use crate::capi::memory::copy::{later, now};
 use crate::driver::array;
-use crate::driver::copy::{Mode, Side, copy};
-use crate::driver::error::Result;
+use crate::driver::copy::Side;
 use crate::driver::gpu;
-use crate::driver::transfer;
-
-const NULL: StreamArg = StreamArg::DEFAULT;
+use crate::driver::transfer::side;
 
 /// The side of a copy that starts at byte `offset` of an array of one row.
 fn inside(array: u64, offset: usize) -> Side3D {
@@ -26,118 +23,44 @@ fn inside(array: u64, offset: usize) -> Side3D {
     }
 }
 
-fn move_bytes(
-    dst: Side3D,
-    src: Side3D,
-    bytes: usize,
-    mode: Mode,
-    (stream, default): (StreamArg, DefaultStream),
-) -> Result {
-    let c = Copy3D {
+/// A copy of `bytes` bytes in one row.
+fn row(dst: Side3D, src: Side3D, bytes: usize) -> Copy3D {
+    Copy3D {
         src,
         dst,
         width: bytes,
         height: 1,
         depth: 1,
-    };
-    copy(&c, mode, &stream.get(default)?)
-}
-
-fn htoa(array: u64, at: usize, src: u64, bytes: usize, default: DefaultStream) -> Result {
-    let src = transfer::side((Side::Host, src));
-    move_bytes(inside(array, at), src, bytes, Mode::Sync, (NULL, default))
-}
-
-fn htoa_async(
-    array: u64,
-    at: usize,
-    src: u64,
-    bytes: usize,
-    stream: StreamArg,
-    default: DefaultStream,
-) -> Result {
-    let src = transfer::side((Side::Host, src));
-    move_bytes(
-        inside(array, at),
-        src,
-        bytes,
-        Mode::Async,
-        (stream, default),
-    )
-}
-
-fn atoh(dst: u64, array: u64, at: usize, bytes: usize, default: DefaultStream) -> Result {
-    let dst = transfer::side((Side::Host, dst));
-    move_bytes(dst, inside(array, at), bytes, Mode::Sync, (NULL, default))
-}
-
-fn atoh_async(
-    dst: u64,
-    array: u64,
-    at: usize,
-    bytes: usize,
-    stream: StreamArg,
-    default: DefaultStream,
-) -> Result {
-    let dst = transfer::side((Side::Host, dst));
-    move_bytes(
-        dst,
-        inside(array, at),
-        bytes,
-        Mode::Async,
-        (stream, default),
-    )
-}
-
-fn dtoa(array: u64, at: usize, src: u64, bytes: usize, default: DefaultStream) -> Result {
-    let src = transfer::side((Side::Device, src));
-    move_bytes(inside(array, at), src, bytes, Mode::Sync, (NULL, default))
-}
-
-fn atod(dst: u64, array: u64, at: usize, bytes: usize, default: DefaultStream) -> Result {
-    let dst = transfer::side((Side::Device, dst));
-    move_bytes(dst, inside(array, at), bytes, Mode::Sync, (NULL, default))
-}
-
-fn atoa(
-    dst: u64,
-    to: usize,
-    src: u64,
-    from: usize,
-    bytes: usize,
-    default: DefaultStream,
-) -> Result {
-    let (dst, src) = (inside(dst, to), inside(src, from));
-    move_bytes(dst, src, bytes, Mode::Sync, (NULL, default))
+    }
 }
 
 exports! {
     fn cuMemcpyHtoA_v2 / cuMemcpyHtoA_v2_ptds [default] (array: u64, at: usize, src: u64, bytes: usize) {
-        htoa(array, at, src, bytes, default)
+        now(&row(inside(array, at), side((Side::Host, src)), bytes), default)
     }
 
     fn cuMemcpyHtoAAsync_v2 / cuMemcpyHtoAAsync_v2_ptsz [default] (array: u64, at: usize, src: u64, bytes: usize, stream: StreamArg) {
-        htoa_async(array, at, src, bytes, stream, default)
+        later(&row(inside(array, at), side((Side::Host, src)), bytes), stream, default)
     }
 
     fn cuMemcpyAtoH_v2 / cuMemcpyAtoH_v2_ptds [default] (dst: u64, array: u64, at: usize, bytes: usize) {
-        atoh(dst, array, at, bytes, default)
+        now(&row(side((Side::Host, dst)), inside(array, at), bytes), default)
     }
 
     fn cuMemcpyAtoHAsync_v2 / cuMemcpyAtoHAsync_v2_ptsz [default] (dst: u64, array: u64, at: usize, bytes: usize, stream: StreamArg) {
-        atoh_async(dst, array, at, bytes, stream, default)
+        later(&row(side((Side::Host, dst)), inside(array, at), bytes), stream, default)
     }
 
     fn cuMemcpyDtoA_v2 / cuMemcpyDtoA_v2_ptds [default] (array: u64, at: usize, src: u64, bytes: usize) {
-        dtoa(array, at, src, bytes, default)
+        now(&row(inside(array, at), side((Side::Device, src)), bytes), default)
     }
 
     fn cuMemcpyAtoD_v2 / cuMemcpyAtoD_v2_ptds [default] (dst: u64, array: u64, at: usize, bytes: usize) {
-        atod(dst, array, at, bytes, default)
+        now(&row(side((Side::Device, dst)), inside(array, at), bytes), default)
     }
 
     fn cuMemcpyAtoA_v2 / cuMemcpyAtoA_v2_ptds [default] (dst: u64, to: usize, src: u64, from: usize, bytes: usize) {
-        atoa(dst, to, src, from, bytes, default)
+        now(&row(inside(dst, to), inside(src, from), bytes), default)
     }
 }
 

@@ -28,30 +28,6 @@ fn prefetch_to(
     advice::prefetch(addr, bytes as u64, spot)
 }
 
-fn prefetch(
-    addr: u64,
-    bytes: usize,
-    device: i32,
-    stream: StreamArg,
-    default: DefaultStream,
-) -> Result {
-    prefetch_to(addr, bytes, Spot::of_device(device), stream, default)
-}
-
-fn prefetch_v2(
-    addr: u64,
-    bytes: usize,
-    location: Location,
-    flags: u32,
-    stream: StreamArg,
-    default: DefaultStream,
-) -> Result {
-    if flags != 0 {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    prefetch_to(addr, bytes, spot(location), stream, default)
-}
-
 /// Prefetches a batch of ranges. Location `i` of `spots` applies to the ranges from index `from[i]`
 /// on.
 #[allow(clippy::too_many_arguments)]
@@ -111,11 +87,14 @@ fn range_attribute(out: Out<i32>, room: usize, id: u32, addr: u64, bytes: usize)
 
 exports! {
     fn cuMemPrefetchAsync / cuMemPrefetchAsync_ptsz [default] (addr: u64, bytes: usize, device: i32, stream: StreamArg) {
-        prefetch(addr, bytes, device, stream, default)
+        prefetch_to(addr, bytes, Spot::of_device(device), stream, default)
     }
 
     fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [default] (addr: u64, bytes: usize, location: Location, flags: u32, stream: StreamArg) {
-        prefetch_v2(addr, bytes, location, flags, stream, default)
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        prefetch_to(addr, bytes, spot(location), stream, default)
     }
 
     fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [default] (addrs: In<u64>, sizes: In<usize>, count: usize, spots: In<Location>, from: In<usize>, places: usize, flags: u64, stream: StreamArg) {

@@ -11,48 +11,10 @@ use crate::driver::graph;
 use crate::driver::graph::capture::{self, Mode};
 use crate::driver::healthy;
 
-fn begin_global(stream: StreamArg, default: DefaultStream) -> Result {
-    begin(stream, 0, default)
-}
-
 fn begin(stream: StreamArg, mode: u32, default: DefaultStream) -> Result {
     let mode = Mode::of(mode)?;
     let stream = stream.get(default)?;
     capture::begin(&stream, mode)
-}
-
-fn begin_to_graph(
-    stream: StreamArg,
-    graph: u64,
-    nodes: In<u64>,
-    data: In<EdgeData>,
-    count: usize,
-    mode: u32,
-    default: DefaultStream,
-) -> Result {
-    let mode = Mode::of(mode)?;
-    let stream = stream.get(default)?;
-    let tips = dependencies_with(nodes, data, count)?;
-    capture::begin_to_graph(&stream, mode, graph::get(graph)?, &tips)
-}
-
-fn end(stream: StreamArg, out: Out<u64>, default: DefaultStream) -> Result {
-    let stream = stream.get(default)?;
-    out.set_if_wanted(0);
-    // A program that captures into its own graph may pass a null pointer for the result.
-    out.set_if_wanted(capture::end(&stream)?.handle);
-    Ok(())
-}
-
-fn is_capturing(stream: StreamArg, status: Out<u32>, default: DefaultStream) -> Result {
-    status.check()?;
-    status.set(capture::status(&*stream.get(default)?)? as u32)
-}
-
-fn info(stream: StreamArg, status: Out<u32>, id: Out<u64>, default: DefaultStream) -> Result {
-    let none = Out::NULL;
-    let count = Out::NULL;
-    info_v2(stream, status, id, none, Out::NULL, count, default)
 }
 
 fn info_v2(
@@ -94,39 +56,9 @@ fn info_v3(
     Ok(())
 }
 
-fn update(
-    stream: StreamArg,
-    nodes: In<u64>,
-    count: usize,
-    flags: u32,
-    default: DefaultStream,
-) -> Result {
-    if flags > 1 {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    let stream = stream.get(default)?;
-    capture::update_tips(&stream, &dependencies(nodes, count)?, flags == 1)
-}
-
-fn update_v2(
-    stream: StreamArg,
-    nodes: In<u64>,
-    data: In<EdgeData>,
-    count: usize,
-    flags: u32,
-    default: DefaultStream,
-) -> Result {
-    if flags > 1 {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    let stream = stream.get(default)?;
-    let tips = dependencies_with(nodes, data, count)?;
-    capture::update_tips(&stream, &tips, flags == 1)
-}
-
 exports! {
     fn cuStreamBeginCapture / cuStreamBeginCapture_ptsz [default] (stream: StreamArg) {
-        begin_global(stream, default)
+        begin(stream, 0, default)
     }
 
     fn cuStreamBeginCapture_v2 / cuStreamBeginCapture_v2_ptsz [default] (stream: StreamArg, mode: u32) {
@@ -134,19 +66,29 @@ exports! {
     }
 
     fn cuStreamBeginCaptureToGraph / cuStreamBeginCaptureToGraph_ptsz [default] (stream: StreamArg, graph: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, mode: u32) {
-        begin_to_graph(stream, graph, nodes, data, count, mode, default)
+        let mode = Mode::of(mode)?;
+        let stream = stream.get(default)?;
+        let tips = dependencies_with(nodes, data, count)?;
+        capture::begin_to_graph(&stream, mode, graph::get(graph)?, &tips)
     }
 
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz [default] (stream: StreamArg, out: Out<u64>) {
-        end(stream, out, default)
+        let stream = stream.get(default)?;
+        out.set_if_wanted(0);
+        // A program that captures into its own graph may pass a null pointer for the result.
+        out.set_if_wanted(capture::end(&stream)?.handle);
+        Ok(())
     }
 
     fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz [default] (stream: StreamArg, status: Out<u32>) {
-        is_capturing(stream, status, default)
+        status.check()?;
+        status.set(capture::status(&*stream.get(default)?)? as u32)
     }
 
     fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz [default] (stream: StreamArg, status: Out<u32>, id: Out<u64>) {
-        info(stream, status, id, default)
+        let none = Out::NULL;
+        let count = Out::NULL;
+        info_v2(stream, status, id, none, Out::NULL, count, default)
     }
 
     fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz [default] (stream: StreamArg, status: Out<u32>, id: Out<u64>, graph: Out<u64>, tips: Out<*const u64>, count: Out<usize>) {
@@ -158,11 +100,20 @@ exports! {
     }
 
     fn cuStreamUpdateCaptureDependencies / cuStreamUpdateCaptureDependencies_ptsz [default] (stream: StreamArg, nodes: In<u64>, count: usize, flags: u32) {
-        update(stream, nodes, count, flags, default)
+        if flags > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let stream = stream.get(default)?;
+        capture::update_tips(&stream, &dependencies(nodes, count)?, flags == 1)
     }
 
     fn cuStreamUpdateCaptureDependencies_v2 / cuStreamUpdateCaptureDependencies_v2_ptsz [default] (stream: StreamArg, nodes: In<u64>, data: In<EdgeData>, count: usize, flags: u32) {
-        update_v2(stream, nodes, data, count, flags, default)
+        if flags > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let stream = stream.get(default)?;
+        let tips = dependencies_with(nodes, data, count)?;
+        capture::update_tips(&stream, &tips, flags == 1)
     }
 }
 

@@ -13,49 +13,12 @@ use crate::driver::error::Result;
 use crate::driver::graph::capture;
 use crate::driver::{event, healthy, stream_table};
 
-fn synchronize(stream: StreamArg, default: DefaultStream) -> Result {
-    stream.get(default)?.synchronize()
-}
-
-fn query(stream: StreamArg, default: DefaultStream) -> Result {
-    stream.get(default)?.query()
-}
-
 fn wait_event(stream: StreamArg, handle: u64, flags: u32, default: DefaultStream) -> Result {
     if flags & !1 != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     let stream = stream.get(default)?;
     event::wait(&stream, &event::get(handle)?, flags == 1)
-}
-
-fn priority(stream: StreamArg, out: Out<i32>, default: DefaultStream) -> Result {
-    out.set(stream.get(default)?.priority)
-}
-
-fn flags(stream: StreamArg, out: Out<u32>, default: DefaultStream) -> Result {
-    out.set(stream.get(default)?.flags)
-}
-
-fn id(stream: StreamArg, out: Out<u64>, default: DefaultStream) -> Result {
-    out.set(stream.get(default)?.id)
-}
-
-fn device(stream: StreamArg, out: Out<i32>, default: DefaultStream) -> Result {
-    let context = stream
-        .get(default)?
-        .context
-        .upgrade()
-        .ok_or(CuResult::CONTEXT_IS_DESTROYED)?;
-    out.set(context.gpu.ordinal as i32)
-}
-
-fn context(stream: StreamArg, out: Out<u64>, default: DefaultStream) -> Result {
-    let stream = stream.get(default)?;
-    match stream.green()? {
-        Some(green) => out.set(green.context),
-        None => out.set(stream.owner()?.handle),
-    }
 }
 
 /// Returns the context of a stream, and its green context or 0.
@@ -149,11 +112,11 @@ fn attach(stream: StreamArg, addr: u64, _len: usize, flags: u32, default: Defaul
 
 exports! {
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz [default] (stream: StreamArg) {
-        synchronize(stream, default)
+        stream.get(default)?.synchronize()
     }
 
     fn cuStreamQuery / cuStreamQuery_ptsz [default] (stream: StreamArg) {
-        query(stream, default)
+        stream.get(default)?.query()
     }
 
     fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz [default] (stream: StreamArg, event: u64, flags: u32) {
@@ -161,23 +124,32 @@ exports! {
     }
 
     fn cuStreamGetPriority / cuStreamGetPriority_ptsz [default] (stream: StreamArg, out: Out<i32>) {
-        priority(stream, out, default)
+        out.set(stream.get(default)?.priority)
     }
 
     fn cuStreamGetFlags / cuStreamGetFlags_ptsz [default] (stream: StreamArg, out: Out<u32>) {
-        flags(stream, out, default)
+        out.set(stream.get(default)?.flags)
     }
 
     fn cuStreamGetId / cuStreamGetId_ptsz [default] (stream: StreamArg, out: Out<u64>) {
-        id(stream, out, default)
+        out.set(stream.get(default)?.id)
     }
 
     fn cuStreamGetDevice / cuStreamGetDevice_ptsz [default] (stream: StreamArg, out: Out<i32>) {
-        device(stream, out, default)
+        let context = stream
+            .get(default)?
+            .context
+            .upgrade()
+            .ok_or(CuResult::CONTEXT_IS_DESTROYED)?;
+        out.set(context.gpu.ordinal as i32)
     }
 
     fn cuStreamGetCtx / cuStreamGetCtx_ptsz [default] (stream: StreamArg, out: Out<u64>) {
-        context(stream, out, default)
+        let stream = stream.get(default)?;
+        match stream.green()? {
+            Some(green) => out.set(green.context),
+            None => out.set(stream.owner()?.handle),
+        }
     }
 
     fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz [default] (stream: StreamArg, out: Out<u64>, green: Out<u64>) {
