@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Host, client, eventually};
 use crate::events::{EventSink, Report};
@@ -91,141 +91,42 @@ async fn the_mediation_hears_of_each_change_once_and_in_order() {
     assert_eq!(kinds, expected);
 }
 
+/// Requests in the owners' example, each with the code of the refusal and a part of its sentences.
+const REFUSED: &str = r#"
+POST /v1/assignments {"gpu": "9", "pool": "A"} | gpu_not_found | Soft GPU 1
+POST /v1/assignments {"gpu": "0", "pool": "Z"} | pool_not_found | A, B
+POST /v1/assignments {"gpu": "0", "pool": "B"} | gpu_assigned_elsewhere | A
+DELETE /v1/pools/A | pool_not_empty | 1 (vm1), 2 (vm2)
+DELETE /v1/pools/Z | pool_not_found | A, B
+POST /v1/vms {"vm_ids": [30], "pool": "Z"} | pool_not_found | A, B
+POST /v1/vms {"vm_ids": [30], "pool": "A", "first_cid": 103} | cid_in_use | VM 3
+POST /v1/vms {"vm_ids": [3], "pool": "B"} | vm_exists | vm set
+POST /v1/vms {"vm_ids": [30], "pool": "A", "priority": "urgent"} | invalid_request | critical
+POST /v1/vms {"vm_ids": [30], "pool": "A", "prio": "low"} | invalid_request | prio
+PATCH /v1/vms {"vm_ids": [99]} | vm_not_found | 1-20
+POST /v1/vms/move {"vm_ids": [1], "pool": "Z"} | pool_not_found | A, B
+PATCH /v1/pools/A {"slice_us": 3} | invalid_request | between 100us and 1s
+PUT /v1/weights {"low": 0} | invalid_request | class low
+POST /v1/sessions/5/kill | session_not_found | session list
+POST /v1/sessions/x/kill | invalid_request | not the number
+GET /v1/vms/99 | vm_not_found | 1-20
+GET /v1/sessions?vm=1 | invalid_request | vm_id
+GET /v1/nothing | route_not_found | openapi.json
+PUT /v1/status | method_not_allowed | openapi.json
+"#;
+
 #[tokio::test]
 async fn refusals_say_what_exists_and_what_to_do() {
     let host = Host::start().await;
     host.owners_example().await;
-    let table: Vec<(&str, &str, Value, &str, &str)> = vec![
-        (
-            "POST",
-            "/v1/assignments",
-            json!({"gpu": "9", "pool": "A"}),
-            "gpu_not_found",
-            "Soft GPU 1",
-        ),
-        (
-            "POST",
-            "/v1/assignments",
-            json!({"gpu": "0", "pool": "Z"}),
-            "pool_not_found",
-            "A, B",
-        ),
-        (
-            "POST",
-            "/v1/assignments",
-            json!({"gpu": "0", "pool": "B"}),
-            "gpu_assigned_elsewhere",
-            "A",
-        ),
-        (
-            "DELETE",
-            "/v1/pools/A",
-            json!({}),
-            "pool_not_empty",
-            "1 (vm1), 2 (vm2)",
-        ),
-        ("DELETE", "/v1/pools/Z", json!({}), "pool_not_found", "A, B"),
-        (
-            "POST",
-            "/v1/vms",
-            json!({"vm_ids": [30], "pool": "Z"}),
-            "pool_not_found",
-            "A, B",
-        ),
-        (
-            "POST",
-            "/v1/vms",
-            json!({"vm_ids": [30], "pool": "A", "first_cid": 103}),
-            "cid_in_use",
-            "VM 3",
-        ),
-        (
-            "POST",
-            "/v1/vms",
-            json!({"vm_ids": [3], "pool": "B"}),
-            "vm_exists",
-            "vm set",
-        ),
-        (
-            "POST",
-            "/v1/vms",
-            json!({"vm_ids": [30], "pool": "A", "priority": "urgent"}),
-            "invalid_request",
-            "critical",
-        ),
-        (
-            "POST",
-            "/v1/vms",
-            json!({"vm_ids": [30], "pool": "A", "prio": "low"}),
-            "invalid_request",
-            "prio",
-        ),
-        (
-            "PATCH",
-            "/v1/vms",
-            json!({"vm_ids": [99]}),
-            "vm_not_found",
-            "1-20",
-        ),
-        (
-            "POST",
-            "/v1/vms/move",
-            json!({"vm_ids": [1], "pool": "Z"}),
-            "pool_not_found",
-            "A, B",
-        ),
-        (
-            "PATCH",
-            "/v1/pools/A",
-            json!({"slice_us": 3}),
-            "invalid_request",
-            "between 100us and 1s",
-        ),
-        (
-            "PUT",
-            "/v1/weights",
-            json!({"low": 0}),
-            "invalid_request",
-            "class low",
-        ),
-        (
-            "POST",
-            "/v1/sessions/5/kill",
-            json!({}),
-            "session_not_found",
-            "session list",
-        ),
-        (
-            "POST",
-            "/v1/sessions/x/kill",
-            json!({}),
-            "invalid_request",
-            "not the number",
-        ),
-        ("GET", "/v1/vms/99", json!({}), "vm_not_found", "1-20"),
-        (
-            "GET",
-            "/v1/sessions?vm=1",
-            json!({}),
-            "invalid_request",
-            "vm_id",
-        ),
-        (
-            "GET",
-            "/v1/nothing",
-            json!({}),
-            "route_not_found",
-            "openapi.json",
-        ),
-        (
-            "PUT",
-            "/v1/status",
-            json!({}),
-            "method_not_allowed",
-            "openapi.json",
-        ),
-    ];
-    for (method, path, body, code, said) in table {
+    for row in REFUSED.trim().lines() {
+        let parts: Vec<&str> = row.split(" | ").collect();
+        let [request, code, said] = parts[..] else {
+            panic!("not a row: {row}");
+        };
+        let mut words = request.splitn(3, ' ');
+        let (method, path) = (words.next().unwrap(), words.next().unwrap());
+        let body = serde_json::from_str(words.next().unwrap_or("{}")).unwrap();
         let sentences = host.refused(method, path, body, code).await;
         assert!(
             sentences.contains(said),
