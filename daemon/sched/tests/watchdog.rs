@@ -126,7 +126,10 @@ fn an_absence_condemns_no_gpu() {
 /// A killed worker may need long to free its memory, or get little processor time.
 #[test]
 fn a_worker_that_still_ends_condemns_no_gpu_and_others_run_beside_it() {
-    let mut rig = rig(PoolConfig::default());
+    let mut rig = rig(PoolConfig {
+        overrun_grace_ns: None,
+        ..PoolConfig::default()
+    });
     granted(&rig.runnable(10));
     rig.progress(10, 1, 0);
     rig.runnable(20);

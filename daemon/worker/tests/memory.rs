@@ -93,11 +93,11 @@ fn memory_of_other_programs_of_the_vm_is_not_free() {
     let mut bench = with_ledger(100 * MIB, Some(100 * MIB));
     let ctx = bench.primary();
     let guest = &mut bench.guest;
-    // The worker has now reserved a slice of 64 MiB for this program.
+    // The worker has now reserved a slice of 2 MiB for this program.
     guest.alloc(ctx, 1);
     let alone = guest.ask(&req::MemGetInfo { ctx }).free;
     assert!(alone > 99 * MIB, "{alone}");
-    for (others, less) in [(0, 0), (30, 30), (36, 36), (1_000, 36)] {
+    for (others, less) in [(0, 0), (30, 30), (98, 98), (1_000, 98)] {
         bench.vgpud.set(|policy| policy.others = others * MIB);
         let info = guest.ask(&req::MemGetInfo { ctx });
         assert_eq!((info.free, info.total), (alone - less * MIB, 100 * MIB));
