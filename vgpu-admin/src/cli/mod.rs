@@ -4,6 +4,7 @@ mod groups;
 mod import;
 mod vms;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
@@ -466,6 +467,10 @@ Examples:
         /// end.
         #[arg(long, value_name = "GPUS", value_delimiter = ',')]
         gpus: Option<Vec<String>>,
+        /// Only of `register-vm`: the refusal says so.
+        #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+        #[arg(value_parser = never)]
+        peer_uid: Option<Infallible>,
         #[command(flatten, next_help_heading = LIMITS)]
         limits: Box<Changes<VmLimitsPatch>>,
         #[command(flatten)]
@@ -488,7 +493,18 @@ fn cid(text: &str) -> Result<Cid, String> {
 
 /// 1 and 2 pass too, because vgpud serves programs of the host with `listen.allow_local_cid`.
 fn cid_number(text: &str) -> Result<u32, String> {
-    settings::whole(1..=u32::MAX - 1)(text).or_else(|_| settings::whole(3..=u32::MAX - 1)(text))
+    settings::whole(1..=u32::MAX - 1)(text).or_else(|_| {
+        let told = settings::whole(3..=u32::MAX - 1)(text);
+        told.map_err(|why| why + ", or 1 or 2 for programs of this host")
+    })
+}
+
+/// Refuses a setting that a registration keeps.
+fn never(_: &str) -> Result<Infallible, String> {
+    Err(
+        "a registration keeps its uid: unregister the VM, then register the VM with this --peer-uid"
+            .into(),
+    )
 }
 
 #[cfg(test)]

@@ -252,6 +252,7 @@ fn a_word_in_place_of_a_number_is_refused_in_words() {
         "weights set --low=-1",
         "status --interval=x",
         "vm import proxmox 1 --vm-id=x",
+        "vm import proxmox x --pool=A",
     ] {
         let said = parsed(&format!("vgpu-admin {line}")).unwrap_err();
         assert!(
@@ -387,12 +388,21 @@ fn a_negative_number_is_a_wrong_vm_and_no_option() {
 fn a_refused_cid_names_the_range_of_vms() {
     for line in ["vm set 1 --cid=0", "register-vm --vm-id=1 --pool=A --cid=0"] {
         let said = parsed(&format!("vgpu-admin {line}")).unwrap_err();
-        assert!(said.contains("from 3 to 4294967294"), "{said}");
+        let range = "from 3 to 4294967294, or 1 or 2 for programs of this host";
+        assert!(said.contains(range), "{said}");
     }
-    assert!(
-        parsed("vgpu-admin vm set 1 --cid=1").is_ok(),
-        "with allow_local_cid"
-    );
+    for local in [1, 2] {
+        let line = format!("vgpu-admin vm set 1 --cid={local}");
+        assert!(parsed(&line).is_ok(), "with allow_local_cid");
+    }
+}
+
+#[test]
+fn the_uid_of_a_registered_vm_is_refused_with_the_way_out() {
+    for option in ["--peer-uid=5", "--peer-uid 5", "--peer-uid"] {
+        let said = parsed(&format!("vgpu-admin vm set 1 {option}")).unwrap_err();
+        assert!(said.contains("a registration keeps its uid"), "{said}");
+    }
 }
 
 #[test]

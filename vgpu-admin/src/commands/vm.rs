@@ -116,6 +116,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             slice,
             gang,
             gpus,
+            peer_uid: _,
             limits,
             dry_run,
         } => {
