@@ -446,7 +446,7 @@ fn a_drain_waits_until_nothing_runs_or_its_timeout() -> Result<()> {
     let status = until("the drain ends", SOON, || drain.try_wait().ok().flatten())?;
     std::io::Read::read_to_string(&mut said, &mut text)?;
     assert!(status.success(), "{text}");
-    let state = host.admin_json("scan-gpus --cached")?[0]["state"].clone();
+    let state = host.admin_json("scan-gpus --cached")?["gpus"][0]["state"].clone();
     assert_eq!(state, "draining", "{text}");
 
     // Somebody resumes the GPU while another waits.

@@ -88,7 +88,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  vgpu-admin scan-gpus\n  vgpu-admin scan-gpus --cached -o wide"
     )]
     ScanGpus {
-        /// List the result of the last scan without a new one.
+        /// List the known GPUs without a new scan. JSON has the form of a scan, without warnings.
         #[arg(long)]
         cached: bool,
     },

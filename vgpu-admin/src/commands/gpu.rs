@@ -14,8 +14,15 @@ use crate::units::bytes;
 /// Scans, or shows the last scan, and returns the exit code.
 pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Result<u8, Error> {
     if cached {
-        let gpus: Vec<Gpu> = client.get("gpus").await?;
-        show(output, &gpus, |gpus| grid(gpus))?;
+        let report = ScanReport {
+            gpus: client.get("gpus").await?,
+            added: Vec::new(),
+            returned: Vec::new(),
+            moved: Vec::new(),
+            vanished: Vec::new(),
+            warnings: Vec::new(),
+        };
+        show(output, &report, |report| grid(&report.gpus))?;
         return Ok(exit::DONE);
     }
     let report: ScanReport = client.post("gpus/scan", &serde_json::json!({})).await?;
