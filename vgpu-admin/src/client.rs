@@ -24,8 +24,7 @@ use crate::error::Error;
 /// Largest answer that is read, in bytes: a status of thousands of VMs is a few MiB.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Longest wait for an answer that the daemon does not delay on purpose. Scans run a probe with a
-/// separate deadline.
+/// [`Client::timeout`], if nobody asks for less. Scans run a probe with a separate deadline.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time without an answer after which the client asks whether vgpud is alive.
@@ -44,12 +43,25 @@ const PIECE: u64 = 64 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     socket: PathBuf,
+    /// Longest wait for an answer that the daemon does not delay on purpose.
+    timeout: Duration,
 }
 
 impl Client {
     /// Returns a client of the daemon at `socket`. Does not connect.
     pub(crate) fn new(socket: PathBuf) -> Client {
-        Client { socket }
+        Client {
+            socket,
+            timeout: TIMEOUT,
+        }
+    }
+
+    /// Returns a client of the same daemon that waits for an answer no longer than `time`.
+    pub(crate) fn with_timeout(&self, time: Duration) -> Client {
+        Client {
+            socket: self.socket.clone(),
+            timeout: self.timeout.min(time),
+        }
     }
 
     /// `GET /v1/<path>`.
@@ -218,12 +230,12 @@ impl Client {
             if let Ok(answer) = tokio::time::timeout(SILENCE, &mut step).await {
                 return answer;
             }
-            self.alive(TIMEOUT).await?;
+            self.alive(self.timeout).await?;
         }
     }
 
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.within(TIMEOUT, step).await
+        self.within(self.timeout, step).await
     }
 
     async fn within<T>(
@@ -235,7 +247,7 @@ impl Client {
             Ok(answer) => answer,
             Err(_) => Err(self.unreachable(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,
-                format!("no answer within {} s", time.as_secs()),
+                format!("no answer within {} s", time.as_secs_f64()),
             ))),
         }
     }
@@ -463,7 +475,14 @@ mod tests {
         let error = hangs.alive(Duration::from_secs(5)).await.unwrap_err();
         assert!(error.is_not_running() && error.to_string().contains("within 5 s"));
         // Requests without database work have a deadline.
-        assert!(lives.get::<()>("status").await.is_err());
+        for (client, within) in [
+            (lives.clone(), "within 60 s"),
+            (lives.with_timeout(Duration::from_secs(5)), "within 5 s"),
+            (lives.with_timeout(Duration::from_secs(90)), "within 60 s"),
+        ] {
+            let error = client.get::<()>("status").await.unwrap_err();
+            assert!(error.to_string().contains(within), "{error}");
+        }
     }
 
     #[tokio::test]

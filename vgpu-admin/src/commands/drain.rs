@@ -14,6 +14,10 @@ use crate::output::{Format, print, show};
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Drains a GPU (by number or UUID), or, without a name, all, and returns the exit code.
+/// Shortest wait for the answer to the drain, whatever the timeout: vgpud writes the drain to the
+/// disk.
+const BEGIN: Duration = Duration::from_secs(2);
+
 pub(super) async fn run(
     client: &Client,
     output: Format,
@@ -24,12 +28,14 @@ pub(super) async fn run(
     let begin = Instant::now();
     let path = format!("gpus/{}/drain", segment(name.unwrap_or("all")));
     let none = serde_json::json!({});
-    let report: ApplyReport = client.post(&tried(path, dry_run), &none).await?;
+    let timeout = waiting.timeout.map(Duration::from_millis);
+    let asked = client.with_timeout(timeout.map_or(Duration::MAX, |time| time.max(BEGIN)));
+    let report: ApplyReport = asked.post(&tried(path, dry_run), &none).await?;
     applied(output, &report)?;
     if !waiting.wait {
         return Ok(0);
     }
-    let deadline = waiting.timeout.map(|ms| begin + Duration::from_millis(ms));
+    let deadline = timeout.map(|time| begin + time);
     wait(client, name, deadline).await
 }
 
