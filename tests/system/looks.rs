@@ -314,7 +314,7 @@ fn a_user_learns_state_limits_and_what_is_wrong_from_inside() -> Result<()> {
     let text = guest::describe(&doctor);
     assert!(!doctor.status.success(), "{text}");
     assert!(
-        text.contains("mining; on the host: vgpu-admin release 1"),
+        text.contains("mining; the host's administrator can release the VM (vgpu-admin release 1)"),
         "{text}"
     );
 

@@ -117,12 +117,12 @@ pub(super) async fn turn_away(
 fn unknown_vm(peer: &Peer) -> Refused {
     let text = match peer {
         Peer::Vsock(cid) => format!(
-            "no VM is registered for CID {cid}; on the host: vgpu-admin register-vm --vm-id=<n> \
-             --pool=<pool> --cid={cid}"
+            "no VM is registered for CID {cid}; the host's administrator can register the VM \
+             (vgpu-admin register-vm --vm-id=<n> --pool=<pool> --cid={cid})"
         ),
         Peer::Unix(path, uid) => format!(
-            "{} belongs to a VM whose processes run as another user than {uid}; on the host: \
-             vgpu-admin vm show",
+            "{} belongs to a VM whose processes run as another user than {uid}; the host's \
+             administrator can see which (vgpu-admin vm show)",
             path.display()
         ),
     };

@@ -206,7 +206,7 @@ impl Actor {
             }
             _ => format!(
                 "a module of {len} bytes does not fit the host memory that the VM's programs may pin, of which it takes as \
-                 much until it is loaded; raise the limit on the host: vgpu-admin vm set --pinned"
+                 much until it is loaded; the host's administrator can raise the limit (vgpu-admin vm set --pinned)"
             ),
         })?;
         let handle = self.handle.clone();

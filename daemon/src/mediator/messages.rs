@@ -30,7 +30,7 @@ const MOST: Depth = Depth {
 
 /// Why a VM cannot pin more host memory although the limit of the VM allows more.
 pub(super) const HOST_FULL: &str = "the VMs of this host have pinned as much of its memory as all together may, \
-    and this VM has had its share; on the host: vgpu-admin doctor";
+    and this VM has had its share; the host's administrator can see the limit (vgpu-admin doctor)";
 
 /// Most characters of a worker's report of a fault that are used.
 const FAULT_TEXT: usize = 512;
@@ -416,7 +416,9 @@ impl Actor {
             }
             Err(_) => {
                 let why = self.refused_pinned(id, bytes).unwrap_or_default();
-                format!("{why}; on the host: vgpu-admin vm set --pinned")
+                format!(
+                    "{why}; the host's administrator can raise the limit (vgpu-admin vm set --pinned)"
+                )
             }
         };
         let session = self.sessions.get_mut(&id);

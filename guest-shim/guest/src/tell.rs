@@ -71,7 +71,7 @@ pub(crate) fn explain(looked: &Looked) -> String {
     }
     let _ = writeln!(
         text,
-        "On the host: vgpu-admin explain {} tells an administrator more.",
+        "The host's administrator can see more (vgpu-admin explain {}).",
         looked.vm_id
     );
     text
@@ -83,10 +83,10 @@ pub(crate) fn trouble(looked: &Looked) -> Option<String> {
     if let Some(quarantine) = &looked.standing.quarantine {
         let until = match quarantine.left_ms {
             Some(left) => format!("for another {} s", left.div_ceil(1000)),
-            None => "until the host's administrator releases it".to_owned(),
+            None => "until the VM is released".to_owned(),
         };
         return Some(format!(
-            "Quarantined {until}: {}; on the host: vgpu-admin release {}",
+            "Quarantined {until}: {}; the host's administrator can release the VM (vgpu-admin release {})",
             quarantine.reason, looked.vm_id
         ));
     }

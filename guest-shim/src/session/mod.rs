@@ -602,13 +602,16 @@ fn note_shortage(op: Op, code: CuResult, args: &[u8]) {
         return;
     };
     let way_out = match shortage.limit {
-        MemoryLimit::Quota => "free memory, or ask the administrator for a higher limit",
+        MemoryLimit::Quota => {
+            "free memory; the host's administrator can raise the limit (vgpu-admin vm set --memory)"
+        }
         MemoryLimit::Pinned => {
-            "free memory, or ask the administrator for more (on the host: vgpu-admin vm set --pinned)"
+            "free memory; the host's administrator can raise the limit (vgpu-admin vm set --pinned)"
         }
         MemoryLimit::Gpu => "try again when other programs have freed memory",
         MemoryLimit::Host => {
-            "try again when other programs have freed memory (on the host: vgpu-admin doctor, pinned-memory)"
+            "try again when other programs have freed memory; the host's administrator can see the limit \
+             (vgpu-admin doctor, pinned-memory)"
         }
     };
     let why = format!("{shortage}; {way_out}");
