@@ -39,7 +39,7 @@ pub(crate) fn refuse(form: impl Into<Cow<'static, str>>, way_out: &str) -> CuRes
     crate::observe::not_served(form.clone());
     if lock(&TOLD).insert(form.clone()) {
         let name = CuResult::NOT_SUPPORTED;
-        let text = format!("{form} is not served: {way_out} [{name}]");
+        let text = format!("{form} is not served: {way_out} [{name:#}]");
         log::line(log::Level::Error, &text);
     }
     CuResult::NOT_SUPPORTED

@@ -92,8 +92,8 @@ fn an_unserved_function_says_once_what_to_do_instead() {
     let said = guest::start(name, &host).success().stderr;
     let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("vgpu:")).collect();
     let expected = "vgpu: cuMulticastUnbind is not served: GPUs of a VM have no links; send through the program's memory \
-                    [CUDA_ERROR_NOT_SUPPORTED";
-    assert!(lines.len() == 1 && lines[0].starts_with(expected), "{said}");
+                    [CUDA_ERROR_NOT_SUPPORTED]";
+    assert_eq!(lines, [expected], "{said}");
     let environment = [("VGPU_ADDRESS", &*host.address()), ("VGPU_LOG", "off")];
     let said = guest::start_with(name, &environment).success().stderr;
     assert!(!said.contains("vgpu:"), "{said}");
