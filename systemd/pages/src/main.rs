@@ -73,7 +73,11 @@ fn write_pages(command: &Command, section: &str, dir: &Path) -> std::io::Result<
     let page = Man::new(command.clone())
         .section(section)
         .source(concat!("vGPU ", env!("CARGO_PKG_VERSION")));
-    page.generate_to(dir)?;
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    // Help texts end with examples, to which clap_mangen gives the heading EXTRA.
+    let text = String::from_utf8_lossy(&text).replace("\n.SH EXTRA\n", "\n.SH EXAMPLES\n");
+    std::fs::write(dir.join(page.get_filename()), text)?;
     shown(command).try_for_each(|command| write_pages(command, section, dir))
 }
 
@@ -128,6 +132,11 @@ mod tests {
             text.contains("\\-\\-policy"),
             "an option of a nested command"
         );
+        assert!(text.contains("\n.SH EXAMPLES\n"), "{text}");
+        for file in std::fs::read_dir(dir.path().join("man")).unwrap() {
+            let page = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            assert!(!page.contains("EXTRA"), "{page}");
+        }
         // The comparison notices a missing option and a missing page.
         std::fs::write(&page, text.replace("\\-\\-policy", "")).unwrap();
         assert_eq!(
