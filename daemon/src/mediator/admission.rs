@@ -142,6 +142,8 @@ impl Actor {
                 refused.text += &format!(
                     "; GPU {id} is suspect: a check of it failed, and the host's administrator sees why"
                 );
+            } else if gpu.state == GpuState::Draining {
+                refused.text += &format!("; an administrator drains GPU {id}");
             } else if let Some(reason) = &gpu.state_reason {
                 refused.text += &format!("; GPU {id} takes nothing new: {reason}");
             }

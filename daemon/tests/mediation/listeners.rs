@@ -8,12 +8,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use vgpu_api::{CheckStatus, EventKind, Limit, Quarantine, VmLimits};
+use vgpu_api::{CheckStatus, EventKind, GpuState, Limit, Quarantine, VmLimits};
 use vgpu_proto::handshake::{DATA_MAGIC, Refusal};
 use vgpud::mediation::Change;
+use vgpud::model::GpuRecord;
 
 use crate::guest::{Guest, answer, connect, greeting, until};
-use crate::host::{Host, Setup, vm};
+use crate::host::{Host, Setup, gpu, vm};
 
 #[test]
 fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {
@@ -182,6 +183,16 @@ fn nobody_is_served_without_a_gpu() {
     host.apply(vec![Change::GpuInventory(Vec::new())]);
     let (code, text) = Guest::try_connect(&socket).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu, "{text}");
+    // The state and the reason as the catalog writes them.
+    let drained = GpuRecord {
+        state: GpuState::Draining,
+        state_reason: Some("by an administrator".into()),
+        ..gpu()
+    };
+    host.apply(vec![Change::GpuInventory(vec![drained])]);
+    let (code, text) = Guest::try_connect(&socket).expect_err("refused");
+    assert_eq!(code, Refusal::NoGpu, "{text}");
+    assert!(text.ends_with("; an administrator drains GPU 0"), "{text}");
 }
 
 #[test]
