@@ -402,7 +402,7 @@ pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
     if wrong.is_empty() {
         return vec![DoctorCheck::ok(
             NAME,
-            "The last scan for GPUs found nothing wrong.",
+            "The scan for GPUs found nothing wrong.",
         )];
     }
     let hint = "Run `vgpu-admin scan-gpus` once it is fixed.";

@@ -13,7 +13,7 @@ use vgpu_api::{DoctorCheck, DoctorReport};
 use super::Options;
 use super::start_checks::of_start;
 use crate::api::doctor::{in_sentences, is_fine, of_host, of_scan};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::core::Host;
 use crate::model::ScanResult;
 use crate::probe::Prober;
@@ -27,7 +27,11 @@ use crate::worker::records::WorkerRecords;
 /// If the checks cannot be started.
 pub(super) async fn report(options: &Options) -> anyhow::Result<DoctorReport> {
     let mut checks = match options.load() {
-        Ok(config) => of_config(config, geteuid().is_root()).await?,
+        Ok(config) => {
+            let mut checks = vec![configuration(&options.source())];
+            checks.extend(of_config(config, geteuid().is_root()).await?);
+            checks
+        }
         Err(problem) => vec![DoctorCheck::error(
             "configuration",
             format!("{problem:#}"),
@@ -41,16 +45,21 @@ pub(super) async fn report(options: &Options) -> anyhow::Result<DoctorReport> {
     })
 }
 
+/// The check of a configuration that was read.
+fn configuration(source: &Source) -> DoctorCheck {
+    let text = match source.path() {
+        Some(file) => format!("The configuration file {} can be used.", file.display()),
+        None => "There is no configuration file: vgpud uses the built-in values.".to_owned(),
+    };
+    DoctorCheck::ok("configuration", text)
+}
+
 /// `root`: whether the checks may do what they need root for.
 async fn of_config(config: Config, root: bool) -> anyhow::Result<Vec<DoctorCheck>> {
     let mut checks = Vec::new();
     if !root {
         checks.push(without_root());
     }
-    checks.push(DoctorCheck::ok(
-        "configuration",
-        "The configuration can be used.",
-    ));
     checks.extend(
         config
             .warnings()
@@ -155,6 +164,13 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_check_of_the_configuration_names_the_file() {
+        let file = Source::from(Some(PathBuf::from("/tmp/x.toml")));
+        let said = configuration(&file).message;
+        assert_eq!(said, "The configuration file /tmp/x.toml can be used.");
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn without_root_the_checks_of_workers_are_left_out_with_one_warning() {
