@@ -27,6 +27,7 @@ pub(super) fn drafts(
         Command::ScanGpus(_) => return of_scan(outcome, catalog),
         Command::Quarantine(_) => (EventKind::Quarantined, Severity::Warning),
         Command::Release(_) => (EventKind::Released, Severity::Info),
+        Command::DrainGpu { .. } => (EventKind::GpuDraining, Severity::Info),
         Command::ResumeGpu { .. } => (EventKind::GpuResumed, Severity::Info),
         Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
         _ => (EventKind::ConfigChanged, Severity::Info),
@@ -260,6 +261,17 @@ mod tests {
         assert!(all.len() > MOST);
         let many = events_of(&command, &all);
         assert_eq!((many.len(), many[0].vm_id), (1, None));
+    }
+
+    #[test]
+    fn drains_and_resumes_of_gpus_have_their_own_kinds() {
+        let gpu = || "0".to_owned();
+        for (command, kind) in [
+            (Command::DrainGpu { gpu: gpu() }, EventKind::GpuDraining),
+            (Command::ResumeGpu { gpu: gpu() }, EventKind::GpuResumed),
+        ] {
+            assert_eq!(events_of(&command, &[])[0].kind, kind);
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ words! {
         ScanFailed = "scan_failed",
         /// A GPU takes no new work until a check passes.
         GpuSuspect = "gpu_suspect",
+        /// An administrator drains a GPU, or all: no new sessions.
+        GpuDraining = "gpu_draining",
         /// A GPU takes work again.
         GpuResumed = "gpu_resumed",
         /// A worker could not be started, or died.
