@@ -40,14 +40,18 @@ pub fn replay_lines(text: impl BufRead) -> Result<ReplayReport> {
 #[must_use]
 pub fn sentence(report: &ReplayReport) -> String {
     format!(
-        "{} events (from number {}, over {:.3} s) were replayed: {} actions and {} states, all as in \
-         the log.",
-        report.records,
+        "The replay of {} (from number {}, over {:.3} s) agrees with the log: {} and {}.",
+        counted(report.records, "event"),
         report.first,
         report.span_ns as f64 / 1e9,
-        report.actions,
-        report.states
+        counted(report.actions, "action"),
+        counted(report.states, "state")
     )
+}
+
+/// A number of things: `1 action`, `2 actions`.
+fn counted(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -78,7 +82,20 @@ mod tests {
     fn a_log_is_followed_to_its_end() {
         let report = replay_lines(log().as_bytes()).expect("the same decisions");
         assert_eq!((report.records, report.span_ns), (2, 8_999_995));
-        assert!(sentence(&report).contains("2 events"), "{report:?}");
+        let said = sentence(&report);
+        assert!(
+            said.starts_with("The replay of 2 events (from number "),
+            "{said}"
+        );
+        let one = ReplayReport {
+            records: 1,
+            actions: 1,
+            states: 1,
+            ..report
+        };
+        let said = sentence(&one);
+        assert!(said.contains("replay of 1 event ("), "{said}");
+        assert!(said.ends_with(": 1 action and 1 state."), "{said}");
     }
 
     #[test]

@@ -21,10 +21,15 @@ pub(super) fn report(outcome: Outcome) -> ApplyReport {
         Change::VmRemoved { vm_id, .. } => Some(*vm_id),
         _ => None,
     });
+    let vms = if gone.clone().count() == 1 {
+        "VM"
+    } else {
+        "VMs"
+    };
     let gone = ranges(gone);
     let lost = match gone.is_empty() {
         true => String::new(),
-        false => format!(" The settings and the usage of VM {gone} would be lost."),
+        false => format!(" The settings and the usage of {vms} {gone} would be lost."),
     };
     ApplyReport {
         changed: outcome.changed,
@@ -44,4 +49,27 @@ pub(super) fn named(sessions: &[Session]) -> String {
         true => format!("{} of VM {}", s.session_id, s.vm_id),
         false => format!("{} of VM {} ({})", s.session_id, s.vm_id, s.program),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_lost_is_in_the_singular_or_plural() {
+        let said = |vm_ids: &[u32]| {
+            let removed = |&vm_id: &u32| Change::VmRemoved {
+                vm_id,
+                generation: 1,
+            };
+            let changes = vm_ids.iter().map(removed).collect();
+            report(Outcome {
+                changes,
+                ..Outcome::default()
+            })
+            .message
+        };
+        assert!(said(&[2]).ends_with("usage of VM 2 would be lost."));
+        assert!(said(&[2, 8]).ends_with("usage of VMs 2, 8 would be lost."));
+    }
 }

@@ -89,7 +89,8 @@ fn host() -> Result<String, String> {
         0 => Err(format!(
             "{text}, without a GPU: the host's administrator can assign one"
         )),
-        n => Ok(format!("{text}, with {n} GPU(s)")),
+        1 => Ok(format!("{text}, with 1 GPU")),
+        n => Ok(format!("{text}, with {n} GPUs")),
     }
 }
 

@@ -9,15 +9,16 @@ use crate::cli::Waiting;
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
 use crate::output::{Format, print, show};
+use crate::units::counted;
 
 /// Time between two looks at the sessions.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Drains a GPU (by number or UUID), or, without a name, all, and returns the exit code.
 /// Shortest wait for the answer to the drain, whatever the timeout: vgpud writes the drain to the
 /// disk.
 const BEGIN: Duration = Duration::from_secs(2);
 
+/// Drains a GPU (by number or UUID), or, without a name, all, and returns the exit code.
 pub(super) async fn run(
     client: &Client,
     output: Format,
@@ -60,14 +61,17 @@ async fn wait(client: &Client, name: Option<&str>, deadline: Option<Instant>) ->
             return Ok(0);
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            eprintln!(
-                "vgpu-admin: At the timeout these sessions still run: {left}. The drain goes on."
-            );
+            let still = match sessions.len() {
+                1 => "this session still runs",
+                _ => "these sessions still run",
+            };
+            eprintln!("vgpu-admin: At the timeout {still}: {left}. The drain goes on.");
             return Ok(exit::TIMED_OUT);
         }
         let ids: Vec<u64> = sessions.iter().map(|s| s.session_id).collect();
         if told.as_ref() != Some(&ids) {
-            eprintln!("vgpu-admin: Waiting for the sessions {left}.");
+            let number = counted(sessions.len(), "session");
+            eprintln!("vgpu-admin: Waiting for {number}: {left}.");
             told = Some(ids);
         }
         tokio::time::sleep(LOOK).await;

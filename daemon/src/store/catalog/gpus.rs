@@ -320,9 +320,10 @@ impl Catalog {
                 vec![self.inventory()]
             },
             target: "host".into(),
-            message: match ready.is_empty() {
-                true => "Nothing to do: no GPU takes new work.".into(),
-                false => format!("GPU {ids}: finishes what runs and takes nothing new."),
+            message: match ready.len() {
+                0 => "Nothing to do: no GPU takes new work.".into(),
+                1 => format!("GPU {ids} finishes what runs and takes nothing new."),
+                _ => format!("GPUs {ids} finish what runs and take nothing new."),
             },
             ..Outcome::default()
         }

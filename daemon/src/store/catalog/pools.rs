@@ -95,8 +95,8 @@ impl Catalog {
                     counted(vms.len(), "VM"),
                     list(vms.into_iter())
                 ),
-                "Move them (`vgpu-admin move-vm`) or remove them (`vgpu-admin unregister-vm`) \
-                 first.",
+                "Only a pool without VMs is deleted: `vgpu-admin move-vm` moves VMs, and \
+                 `vgpu-admin unregister-vm` removes VMs.",
             ));
         }
         let gone: Vec<_> = self

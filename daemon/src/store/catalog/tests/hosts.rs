@@ -54,11 +54,12 @@ fn all_gpus_are_drained_with_one_command() {
         gpu: Command::ALL_GPUS.into(),
     };
     let outcome = done(&mut host, &drain);
-    assert!(
-        outcome.changed && outcome.message.starts_with("GPU 0-1: "),
-        "{outcome:?}"
-    );
+    let said = "GPUs 0-1 finish what runs and take nothing new.";
+    assert_eq!((outcome.changed, &*outcome.message), (true, said));
     let mut states = host.gpus.values().map(|gpu| gpu.state);
     assert!(states.all(|state| state == GpuState::Draining));
     assert!(!done(&mut host, &drain).changed);
+    done(&mut host, &Command::ResumeGpu { gpu: "1".into() });
+    let said = done(&mut host, &drain).message;
+    assert_eq!(said, "GPU 1 finishes what runs and takes nothing new.");
 }
