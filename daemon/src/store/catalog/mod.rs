@@ -61,7 +61,7 @@ impl Catalog {
     pub fn apply(&mut self, command: &Command, context: &Context) -> Result<Outcome, ErrorDetail> {
         let mut outcome = match command {
             Command::CreatePool(request) => self.create_pool(request, context),
-            Command::SetPool { name, patch } => self.set_pool(name, patch),
+            Command::SetPool { name, patch } => self.set_pool(name, patch, context),
             Command::DeletePool { name } => self.delete_pool(name),
             Command::AssignGpu(request) => self.assign_gpu(request, context),
             Command::UnassignGpu(request) => self.unassign_gpu(request),

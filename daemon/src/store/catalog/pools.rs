@@ -24,7 +24,7 @@ impl Catalog {
         if let Some(pool) = self.pools.get(name) {
             return unchanged_pool(pool, &request.settings);
         }
-        let warnings = unused_aging(&request.settings, &settings);
+        let warnings = unused_aging(&request.settings, &settings, context);
         let pool = PoolRecord {
             name: name.clone(),
             settings,
@@ -44,11 +44,12 @@ impl Catalog {
         &mut self,
         name: &str,
         patch: &PoolPatch,
+        context: &Context,
     ) -> Result<Outcome, ErrorDetail> {
         let mut settings = self.pool(name)?.settings.clone();
         patch.apply_to(&mut settings);
         rules::pool_settings(&settings).map_err(invalid)?;
-        let warnings = unused_aging(patch, &settings);
+        let warnings = unused_aging(patch, &settings, context);
         Ok(Outcome {
             warnings,
             ..self.replace_settings(name, settings)
@@ -185,8 +186,9 @@ impl Catalog {
     }
 }
 
-/// A warning if a request sets the time of aging and the policy does not use it.
-fn unused_aging(patch: &PoolPatch, settings: &PoolSettings) -> Vec<String> {
+/// A warning if a request gives aging a value and the policy does not use it. The default is no
+/// such value: `vgpu-admin pool set --aging=default` sends its number.
+fn unused_aging(patch: &PoolPatch, settings: &PoolSettings, context: &Context) -> Vec<String> {
     let policy = match settings.policy {
         PoolPolicy::Strict | PoolPolicy::Sjf => return Vec::new(),
         unused @ (PoolPolicy::Weighted | PoolPolicy::Fifo) => unused.name(),
@@ -196,7 +198,9 @@ fn unused_aging(patch: &PoolPatch, settings: &PoolSettings) -> Vec<String> {
             "Aging has no effect under the policy {policy}: it raises waiting VMs under strict and sjf."
         )
     };
-    patch.aging_ms.map(|_| warning()).into_iter().collect()
+    let default = context.defaults.pool_settings().aging_ms;
+    let given = patch.aging_ms.filter(|aging| *aging != default);
+    given.map(|_| warning()).into_iter().collect()
 }
 
 fn merge(base: Weights, patch: &WeightsPatch) -> Weights {

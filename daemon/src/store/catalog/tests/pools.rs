@@ -106,10 +106,10 @@ fn priorities_are_ordered() {
 #[test]
 fn aging_without_effect_warns() {
     use vgpu_api::PoolPolicy;
-    let set = |policy, aging: Option<u64>| {
+    let set = |policy, aging_ms: Option<Limit>| {
         let patch = PoolPatch {
             policy: Some(policy),
-            aging_ms: aging.map(Limit::Value),
+            aging_ms,
             ..PoolPatch::default()
         };
         let create = Command::CreatePool(PoolCreate {
@@ -122,9 +122,12 @@ fn aging_without_effect_warns() {
         };
         [create, change].map(|command| done(&mut host(), &command).warnings.len())
     };
-    assert_eq!(set(PoolPolicy::Weighted, Some(200)), [1, 1]);
-    assert_eq!(set(PoolPolicy::Fifo, Some(200)), [1, 1]);
+    let given = Some(Limit::Value(200));
+    let default = vgpu_api::PoolSettings::default().aging_ms;
+    assert_eq!(set(PoolPolicy::Weighted, given), [1, 1]);
+    assert_eq!(set(PoolPolicy::Fifo, given), [1, 1]);
     assert_eq!(set(PoolPolicy::Weighted, None), [0, 0]);
-    assert_eq!(set(PoolPolicy::Strict, Some(200)), [0, 0]);
-    assert_eq!(set(PoolPolicy::Sjf, Some(200)), [0, 0]);
+    assert_eq!(set(PoolPolicy::Strict, given), [0, 0]);
+    assert_eq!(set(PoolPolicy::Sjf, given), [0, 0]);
+    assert_eq!(set(PoolPolicy::Weighted, Some(default)), [0, 0]);
 }
