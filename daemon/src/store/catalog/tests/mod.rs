@@ -1,4 +1,5 @@
 mod gpus;
+mod hosts;
 mod limits;
 mod pools;
 mod restore;
