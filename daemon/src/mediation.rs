@@ -110,10 +110,12 @@ pub struct GpuCheck {
 pub enum CheckFound {
     /// A canary kernel ran and its memory was freed.
     Passed,
-    /// Nothing, because the device memory was full.
+    /// Nothing about the GPU, because the device memory was full.
     MemoryFull,
-    /// Nothing, because the host could not start another process.
+    /// Nothing about the GPU, because the host could not start another process.
     HostFull,
+    /// Nothing about the GPU, because a killed worker has not ended yet.
+    WorkerLeft,
     /// The GPU does not work, or memory was not freed.
     Failed,
 }

@@ -262,9 +262,10 @@ impl World {
             if gpus.is_empty() || vms.is_empty() {
                 continue;
             }
+            let s = if vms.len() == 1 { "" } else { "s" };
             let named = ranges(vms.into_iter());
             warnings.push(format!(
-                "VM {named} may use no GPU of pool {pool} that takes work: programs are refused. \
+                "VM{s} {named} may use no GPU of pool {pool} that takes work: programs are refused. \
                  `vgpu-admin vm set VM --gpus=all` allows every GPU of the pool."
             ));
         }
@@ -316,10 +317,12 @@ impl World {
         }
         warnings.extend(self.barred());
         if self.snapshot.orphaned_workers > 0 {
-            warnings.push(format!(
-                "{} workers of an earlier vgpud are not yet gone; their GPUs wait for them.",
-                self.snapshot.orphaned_workers
-            ));
+            warnings.push(match self.snapshot.orphaned_workers {
+                1 => "1 worker of an earlier vgpud is not yet gone; its GPU waits for it.".into(),
+                workers => format!(
+                    "{workers} workers of an earlier vgpud are not yet gone; their GPUs wait for them."
+                ),
+            });
         }
         warnings
     }

@@ -213,7 +213,12 @@ fn drawn() -> impl Strategy<Value = Drawn> {
 }
 
 fn hold_as_shown(drawn: &Drawn) -> Result<()> {
+    let word = |ms| match ms {
+        0 => "\"unlimited\"".to_owned(),
+        ms => u64::to_string(&ms),
+    };
     let (soft, hard) = drawn.fresh_pool;
+    let (soft, hard) = (word(soft), word(hard));
     let pool = format!("[defaults.pool]\nsoft_limit_ms = {soft}\nhard_limit_ms = {hard}\n");
     let config = |limits: &VmLimits| format!("{pool}{}", table(limits));
     let before = config(&drawn.defaults);

@@ -161,6 +161,15 @@ pub(crate) struct Canary {
     pub(crate) again: bool,
 }
 
+/// The kill of a worker that may still exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Death {
+    /// Time of the kill, in ns.
+    pub(crate) killed_ns: u64,
+    /// Time of the kill or of the last [`crate::Event::WorkerEnding`], in ns.
+    pub(crate) ending_ns: u64,
+}
+
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gpu {
@@ -189,8 +198,8 @@ pub(crate) struct Gpu {
     pub(crate) last_holder: Option<SessionId>,
     pub(crate) handoff: Histogram,
     pub(crate) canary: Option<Canary>,
-    /// Killed sessions whose workers may still exist, with the time of the kill in ns.
-    pub(crate) dying: BTreeMap<SessionId, u64>,
+    /// Killed sessions whose workers may still exist.
+    pub(crate) dying: BTreeMap<SessionId, Death>,
 }
 
 impl Gpu {

@@ -89,11 +89,15 @@ pub(super) fn of_mediation(error: &MediationError) -> ErrorDetail {
         ),
     }
 }
+
 /// The answer to `gpu resume` of a GPU whose check did not pass.
 pub(super) fn not_resumed(gpu: &GpuRecord, check: &GpuCheck) -> ErrorDetail {
     let way_out = match (check.found, gpu.seen.source) {
         (CheckFound::MemoryFull, _) => {
             "Programs hold the memory of the GPU: end some of them (`vgpu-admin session list`), then try again."
+        }
+        (CheckFound::WorkerLeft, _) => {
+            "Try again when the process has ended. If the process never ends, reboot the host."
         }
         (CheckFound::HostFull, _) => {
             "The host has no free process numbers or no memory: look at what runs there, then try again."

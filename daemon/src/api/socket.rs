@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{XattrFlags, setxattr};
@@ -19,16 +19,13 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<Listener, String> {
         std::fs::create_dir_all(dir).map_err(text)?;
     }
     system::remove_socket(socket, false).map_err(text)?;
+    vgpu_api::check_socket_path(socket).map_err(text)?;
     // The socket is bound under another name with mode 0600, and renamed after it has its groups
-    // and its mode.
-    let mut name = socket.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
+    // and its mode. The other name is short, so that it fits wherever the path fits.
+    let new = socket.with_file_name(".new");
     let _ = std::fs::remove_file(&new);
-    let listener = system::bind_closed(&new).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => text(error),
-        _ => format!("{error}. Its directory must exist and be writable."),
-    })?;
+    let listener = system::bind_closed(&new)
+        .map_err(|error| format!("{error}. Its directory must exist and be writable."))?;
     if let Some(first) = groups.first()
         && let Err(error) = chown(&new, None, Some(*first))
     {

@@ -300,6 +300,7 @@ impl Driver {
                 absolute(problems, key, path);
             }
         }
+        // The ranges of soft-gpu (soft-gpu/src/driver/config.rs).
         let keys = [
             ("soft_devices", self.soft_devices.into(), 1, 16),
             (

@@ -312,7 +312,7 @@ impl Actor {
                 );
                 true
             }
-            CheckFound::MemoryFull | CheckFound::Failed => {
+            CheckFound::MemoryFull | CheckFound::WorkerLeft | CheckFound::Failed => {
                 tracing::warn!(gpu = gpu.0, "the check after a kill failed: {message}");
                 self.canary_said.insert(gpu, message);
                 false

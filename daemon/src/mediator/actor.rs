@@ -518,6 +518,7 @@ impl Actor {
             }
             let received = worker.channel.receive(&mut buffer);
             if session.reading == Reading::Counted
+                && self.registry.vm(session.vm).is_some()
                 && let Some(until) = self.message_rates.count(session.vm, now_ns())
             {
                 self.pause_reading(id, until);

@@ -8,12 +8,12 @@ use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 use super::actor::Actor;
 use super::handle::{Note, Refused};
 use super::reactor::{Due, now_ns};
-use super::session::{Dying, Phase, Reading, Session};
+use super::session::{Dying, LOOKS, Look, Phase, Reading, Session};
 use crate::events::{EndCause, Report};
 use crate::model::UsageDelta;
 use crate::system::shut_down;
 use crate::worker::cgroup::WorkerCgroup;
-use crate::worker::process::scheduled_ns;
+use crate::worker::process::Scheduled;
 use crate::worker::spawn::Worker;
 
 /// Time in ns that a worker has to end by itself after its guest ended in good order.
@@ -21,19 +21,6 @@ const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
 
 /// Interval of the checks whether the remaining processes of a dead worker are gone, in ns.
 const CLEAR_NS: u64 = 5 * vgpu_sched::MILLIS;
-
-/// Number of looks at a killed worker within the time after which it counts as stuck.
-const LOOKS: u64 = 4;
-
-/// A killed worker still ends if it used or waited for a processor for this part of the time since
-/// the last look: a driver that waits for its device uses less.
-const ENDING_PART: u64 = 8;
-
-/// Number of times that the time after which a worker counts as stuck may pass while it still ends.
-const ENDING_MOST: u64 = 6;
-
-/// Most processes of a killed worker that a look counts.
-const REMAINS: usize = 64;
 
 /// Most killed workers per GPU whose memory the next check looks for.
 const KILLED_MOST: usize = 1_024;
@@ -69,11 +56,7 @@ impl Actor {
             }
         }
         if let Some(begun) = deadline {
-            session.dying = Some(Dying {
-                begun_ns: begun,
-                alive_ns: begun,
-                scheduled_ns: None,
-            });
+            session.dying = Some(Dying::since(begun));
             self.look_again(id, begun);
         }
         if !matches!(
@@ -128,22 +111,16 @@ impl Actor {
         let (Some(dying), Some(worker)) = (&mut session.dying, &session.worker) else {
             return;
         };
-        let scheduled = remains(worker).into_iter().take(REMAINS).map(scheduled_ns);
-        let scheduled: u64 = scheduled.sum();
-        // The sum falls when threads end.
-        let before = dying.scheduled_ns.replace(scheduled);
-        let moved = before.map_or(0, |before| scheduled.abs_diff(before));
-        let most = verify_ns.saturating_mul(ENDING_MOST);
-        let ends =
-            moved >= verify_ns / LOOKS / ENDING_PART && now.saturating_sub(dying.begun_ns) < most;
-        if ends {
-            dying.alive_ns = now;
-            self.feed(Event::WorkerEnding {
+        let scheduled = Scheduled::of(&remains(worker));
+        match dying.look(now, scheduled, verify_ns) {
+            Look::Ends => self.feed(Event::WorkerEnding {
                 session: SessionId(id),
-            });
-        } else if now.saturating_sub(dying.alive_ns) >= verify_ns {
-            session.dying = None;
-            return self.is_stuck(id);
+            }),
+            Look::Unclear => {}
+            Look::Stuck => {
+                session.dying = None;
+                return self.is_stuck(id);
+            }
         }
         self.look_again(id, now);
     }
@@ -197,6 +174,10 @@ impl Actor {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
+        if let Some(worker) = &session.worker {
+            // A process that the worker started may still hold the other end.
+            self.reactor.forget(&worker.channel);
+        }
         if exit.is_crash() && self.registry.vm(session.vm).is_some() {
             self.crashes.add(session.vm, now_ns());
         }

@@ -16,6 +16,7 @@ use super::unrequested::Unrequested;
 use crate::events::EndCause;
 use crate::model::{GpuRecord, VmIdentity};
 use crate::system::guarded::Guarded;
+use crate::worker::process::Scheduled;
 use crate::worker::spawn::Worker;
 
 /// A session: one guest process.
@@ -119,12 +120,65 @@ pub(super) struct Dying {
     pub(super) scheduled_ns: Option<u64>,
 }
 
+/// What a look at a killed worker found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// The worker still ends.
+    Ends,
+    /// The worker neither used nor waited for a processor since the last look.
+    Unclear,
+    /// The worker is stuck in the driver, or takes too long.
+    Stuck,
+}
+
+/// Number of looks at a killed worker within the time after which it counts as stuck.
+pub(super) const LOOKS: u64 = 4;
+
+/// A killed worker still ends if it used or waited for a processor for at least one part in this
+/// number of the time since the last look. A driver that waits for its device uses less.
+const ENDING_PART: u64 = 8;
+
+/// Number of times that the time after which a worker counts as stuck may pass while it still ends.
+const ENDING_MOST: u64 = 6;
+
+impl Dying {
+    /// `begun_ns`: time of the kill.
+    pub(super) fn since(begun_ns: u64) -> Dying {
+        Dying {
+            begun_ns,
+            alive_ns: begun_ns,
+            scheduled_ns: None,
+        }
+    }
+
+    /// `scheduled`: what the kernel tells about the worker's threads. `verify_ns`: time after which a
+    /// worker that does not end counts as stuck.
+    pub(super) fn look(&mut self, now_ns: u64, scheduled: Scheduled, verify_ns: u64) -> Look {
+        // The sum falls when threads end.
+        let before = self.scheduled_ns.replace(scheduled.ns);
+        let moved = before.map_or(0, |before| scheduled.ns.abs_diff(before));
+        let ends = scheduled.runnable || moved >= verify_ns / LOOKS / ENDING_PART;
+        let most = verify_ns.saturating_mul(ENDING_MOST);
+        if now_ns.saturating_sub(self.begun_ns) >= most {
+            return Look::Stuck;
+        }
+        if ends {
+            self.alive_ns = now_ns;
+            return Look::Ends;
+        }
+        match now_ns.saturating_sub(self.alive_ns) >= verify_ns {
+            true => Look::Stuck,
+            false => Look::Unclear,
+        }
+    }
+}
+
 /// Whether a worker's messages are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// They are read and counted.
+    /// The worker's messages are read and counted.
     Counted,
-    /// The workers of the VM sent too many: no messages are read for a while.
+    /// The workers of the VM sent too many messages: none is read for a while.
     Paused,
     /// The worker has ended: its remaining messages are read without a count.
     Last,
@@ -158,5 +212,42 @@ impl Session {
         if let Some(notes) = &self.notes {
             let _ = notes.try_send(note);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time of the kill in ns, and time after which a worker counts as stuck.
+    const BEGUN: u64 = 5_000;
+    const VERIFY: u64 = 4_000;
+
+    /// Looks four times per `VERIFY`, with what `scheduled` says at each look, until the worker is
+    /// stuck. Returns the time from the kill to that look.
+    fn stuck_after(scheduled: impl Fn(u64) -> (u64, bool)) -> u64 {
+        let mut dying = Dying::since(BEGUN);
+        (1..)
+            .map(|look| look * VERIFY / LOOKS)
+            .find(|&after| {
+                let (ns, runnable) = scheduled(after);
+                let scheduled = Scheduled { ns, runnable };
+                dying.look(BEGUN + after, scheduled, VERIFY) == Look::Stuck
+            })
+            .expect("each worker is stuck in the end")
+    }
+
+    #[test]
+    fn a_killed_worker_is_stuck_unless_it_uses_or_waits_for_a_processor() {
+        assert_eq!(stuck_after(|_| (777, false)), VERIFY);
+        // A little: a driver that waits for its device.
+        assert_eq!(stuck_after(|after| (after / 9, false)), VERIFY);
+        assert_eq!(stuck_after(|after| (after / 8, false)), 6 * VERIFY);
+        // Threads end, and with them their share of the sum.
+        assert_eq!(stuck_after(|after| (100_000 - after, false)), 6 * VERIFY);
+        // The kernel counts a wait for a processor only when the wait is over.
+        assert_eq!(stuck_after(|_| (777, true)), 6 * VERIFY);
+        // The worker moves at first, then no more.
+        assert_eq!(stuck_after(|after| (after.min(VERIFY), false)), 2 * VERIFY);
     }
 }

@@ -111,7 +111,7 @@ impl Prober {
     fn scan_one(&self, config: &Config, soft: bool) -> Result<ScanResult, String> {
         let mut args: Vec<OsString> = vec!["scan".into()];
         args.extend(library_args(config, soft)?);
-        let written = self.run(config, soft, &args)?;
+        let written = self.run(config, soft, &args, false)?;
         let mut found: ScanResult = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         if soft {
@@ -139,7 +139,7 @@ impl Prober {
     ) -> GpuCheck {
         let most = self.launcher.config().worker.kill_verify_ms / 2;
         if let Err(message) = processes::are_gone(dying, Duration::from_millis(most)) {
-            let found = CheckFound::Failed;
+            let found = CheckFound::WorkerLeft;
             return GpuCheck { found, message };
         }
         killed.extend(dying);
@@ -215,7 +215,7 @@ impl Prober {
         let config = self.launcher.config();
         let driver = driver_library(&config, soft)?.unwrap_or_else(|| SYSTEM_DRIVER.to_owned());
         let args = ["library".into(), "--driver".into(), driver.into()];
-        understood(&self.run(&config, soft, &args)?).map_err(String::from)
+        understood(&self.run(&config, soft, &args, false)?).map_err(String::from)
     }
 
     /// Runs the worker program as vgpud runs it for guests, which answers with its version.
@@ -225,7 +225,7 @@ impl Prober {
     pub fn worker(&self) -> Result<String, String> {
         let config = self.launcher.config();
         let binary = worker_binary(&config)?;
-        let written = self.run_program(&config, &binary, &["--version".into()], &[])?;
+        let written = self.run_program(&config, &binary, &["--version".into()], &[], false)?;
         let answer = printable(String::from_utf8_lossy(&written.output).trim(), 100);
         let expected = concat!("vgpu-worker ", env!("CARGO_PKG_VERSION"));
         match answer == expected {
@@ -237,25 +237,39 @@ impl Prober {
         }
     }
 
-    fn run(&self, config: &Config, soft: bool, args: &[OsString]) -> Result<Written, Failure> {
+    fn run(
+        &self,
+        config: &Config,
+        soft: bool,
+        args: &[OsString],
+        leads: bool,
+    ) -> Result<Written, Failure> {
         let env = probe_environment(config, soft);
-        self.run_program(config, &probe_binary(config)?, args, &env)
+        self.run_program(config, &probe_binary(config)?, args, &env, leads)
     }
 
-    /// Runs a program as the user of workers, and otherwise unconfined.
+    /// Runs a program as the user of workers, and otherwise unconfined. `leads`: as for
+    /// [`Jail::only_as`].
     fn run_program(
         &self,
         config: &Config,
         binary: &Path,
         args: &[OsString],
         env: &[(OsString, OsString)],
+        leads: bool,
     ) -> Result<Written, Failure> {
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // The same user as the workers, so that the probe sees the same access rights.
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(binary, owner.as_ref())?;
         let jail = self.launcher.jail();
-        run::run(&program, args, env, (jail, Jail::only_as(owner)), deadline)
+        run::run(
+            &program,
+            args,
+            env,
+            (jail, Jail::only_as(owner, leads)),
+            deadline,
+        )
     }
 
     fn program(&self, binary: &Path, owner: Option<&Owner>) -> Result<Program, String> {

@@ -37,7 +37,8 @@ impl Prober {
                 if let Some(nvml) = &config.driver.nvml_library {
                     args.extend(["--nvml".into(), nvml.into()]);
                 }
-                let output = self.run(&config, false, &args)?.output;
+                // A check after a kill must answer in time whatever workers do.
+                let output = self.run(&config, false, &args, true)?.output;
                 serde_json::from_slice(&output)
                     .map_err(|e| format!("the probe's answer is not understood: {e}").into())
             }
@@ -91,8 +92,8 @@ pub(super) fn are_gone(pids: &[u32], most: Duration) -> Result<(), String> {
         };
         if Instant::now() >= until {
             return Err(format!(
-                "process {pid} does not end although it was killed; only a reset of the GPU, or a reboot, \
-                 frees what it holds"
+                "process {pid} was killed and has not ended within {} ms",
+                most.as_millis()
             ));
         }
         std::thread::sleep(AGAIN);

@@ -217,7 +217,7 @@ mod tests {
             &jail.program(Path::new("/bin/sh")).expect("a shell"),
             &args,
             &env,
-            (&jail, Jail::only_as(None)),
+            (&jail, Jail::only_as(None, false)),
             Duration::from_millis(deadline_ms),
         )
         .map(|written| String::from_utf8_lossy(&written.output).into_owned())

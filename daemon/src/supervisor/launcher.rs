@@ -15,6 +15,7 @@ use crate::mediator::Admitted;
 use crate::memory::pinned_most;
 use crate::model::VmIdentity;
 use crate::system::closer::Closers;
+use crate::system::priority;
 use crate::worker::cgroup::CgroupRoot;
 use crate::worker::confine::{Confinement, Inmate, Jail};
 use crate::worker::images::{cache_of, make_cache};
@@ -165,9 +166,9 @@ impl Launcher {
     }
 
     /// The confinement of a program that runs like a worker of this VM and user. `checks_gpu`:
-    /// whether the program checks a GPU. It must answer in time whatever workers do, so it runs before
-    /// them, and its processes and threads are not limited: where all VMs share a user, the kernel
-    /// would count all workers.
+    /// whether the program checks a GPU. Such a program must answer in time whatever workers do.
+    /// Therefore the program runs before workers, and has no limit of processes and threads. The
+    /// kernel counts these by user, so no program has a limit where all VMs share a user.
     ///
     /// # Errors
     /// A sentence about the part that could not be prepared.
@@ -185,7 +186,7 @@ impl Launcher {
             memory_most: memory_most(&config, soft, pinned_bytes),
             max_files: config.worker.max_files,
             // The kernel counts the tasks of the VM's user, hence of all its workers together.
-            max_tasks: (!checks_gpu).then_some(config.worker.max_tasks),
+            max_tasks: (!checks_gpu && config.worker.uid_per_vm).then_some(config.worker.max_tasks),
             leads: checks_gpu,
             soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
         })
@@ -274,6 +275,7 @@ fn move_in(worker: &Worker) -> oneshot::Receiver<Result<(), String>> {
     let spawned = std::thread::Builder::new()
         .name("vgpud-cgroup".into())
         .spawn(move || {
+            priority::follow();
             let _ = done.send(cgroup.admit(pid));
         });
     if let Err(e) = spawned {

@@ -1,12 +1,12 @@
 //! CPU priority (nice(2)) of the threads that decide for all VMs.
 //!
-//! A taken-over worker can have many threads that use the CPU. The mediator must decide in time
-//! beside them, workers must start, and the check of a GPU after a kill must answer. These run before
-//! workers. Everything else of vgpud has the priority of workers: guests and readers of the API
-//! choose how much of it there is. A killed worker gets no higher priority, because its owner chose
-//! how much work its end is.
+//! A taken-over worker can have many threads that use the CPU. Three parts of vgpud must go on
+//! beside such threads, and have a higher priority: the mediator, the start of workers, and the
+//! check of a GPU after a kill. Everything else of vgpud has the priority of workers, because
+//! guests and readers of the API choose how much of it there is. A killed worker gets no higher
+//! priority, because its owner chose how much work its end is.
 //!
-//! Without CAP_SYS_NICE all threads keep the priority that vgpud was started with.
+//! Without CAP_SYS_NICE no thread gets a higher priority than vgpud was started with.
 
 use rustix::process::{getpriority_process, setpriority_process};
 
@@ -35,15 +35,16 @@ pub(crate) fn follow() {
 /// # Errors
 /// The reason, if it cannot.
 pub fn can_lead() -> Result<(), String> {
-    let tried = std::thread::spawn(|| {
+    let tried = std::thread::Builder::new().spawn(|| {
         lead();
         getpriority_process(None)
     });
+    let tried = tried.map_err(|e| format!("no thread can try: {e}"))?;
     match tried.join() {
         Ok(Ok(now)) if now <= FIRST => {}
         Ok(Ok(now)) => return Err(format!("its nice value stays {now}")),
         Ok(Err(e)) => return Err(e.to_string()),
-        Err(_) => return Err("it cannot be tried".to_owned()),
+        Err(_) => return Err("the thread that tried failed".to_owned()),
     }
     // Each worker is a session (setsid) and so has an autogroup of its own.
     let autogroups = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
@@ -55,12 +56,23 @@ pub fn can_lead() -> Result<(), String> {
 
 /// Whether a cgroup of the cpu controller contains this process. Autogroups then have no effect.
 fn is_in_cpu_cgroup() -> bool {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    in_cpu_cgroup(
+        &read("/proc/self/cgroup"),
+        &read("/sys/fs/cgroup/cgroup.subtree_control"),
+    )
+}
+
+/// `own`: `/proc/self/cgroup`. `passed_on`: the controllers that the root of version 2 passes on.
+fn in_cpu_cgroup(own: &str, passed_on: &str) -> bool {
     own.lines().any(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next().unwrap_or(""), fields.next().unwrap_or("/"));
-        // Version 2 has no list of controllers.
-        path != "/" && (controllers.is_empty() || controllers.split(',').any(|name| name == "cpu"))
+        let cpu = match controllers {
+            "" => passed_on.split_ascii_whitespace().any(|name| name == "cpu"),
+            controllers => controllers.split(',').any(|name| name == "cpu"),
+        };
+        path != "/" && cpu
     })
 }
 
@@ -72,6 +84,18 @@ mod tests {
     use rustix::process::Pid;
 
     use super::*;
+
+    #[test]
+    fn a_cgroup_without_the_cpu_controller_does_not_count() {
+        for (own, passed_on, counts) in [
+            ("0::/a", "cpu pids", true),
+            ("0::/a", "pids", false),
+            ("3:cpu,cpuacct:/a", "", true),
+            ("0::/", "cpu", false),
+        ] {
+            assert_eq!(in_cpu_cgroup(own, passed_on), counts, "{own} {passed_on}");
+        }
+    }
 
     #[test]
     fn a_worker_does_not_inherit_the_priority() {

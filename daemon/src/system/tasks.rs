@@ -4,12 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Most processes and threads that vgpud and all workers may have together: the least of the limits
-/// of vgpud's cgroup (systemd: `TasksMax=`) and of the kernel. `None`: no limit can be read.
+/// of vgpud's cgroup, of those above it (systemd: `TasksMax=`), and of the kernel. `None`: no limit
+/// can be read.
 #[must_use]
 pub fn tasks_most() -> Option<u64> {
-    let of_cgroup = own_cgroup().ok().map(|dir| dir.join("pids.max"));
+    let own = own_cgroup().ok();
+    let cgroups = own.iter().flat_map(|dir| dir.ancestors());
+    let of_cgroups = cgroups.map(|dir| dir.join("pids.max"));
     let of_kernel = ["threads-max", "pid_max"].map(|name| Path::new("/proc/sys/kernel").join(name));
-    let limits = of_cgroup.into_iter().chain(of_kernel);
+    let limits = of_cgroups.chain(of_kernel);
     limits
         .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
         .min()

@@ -105,36 +105,57 @@ impl AsFd for Process {
     }
 }
 
-/// Time in ns that the threads of a process used a processor or waited for one, of at most 256
-/// threads. 0 if the kernel does not tell.
-#[must_use]
-pub fn scheduled_ns(pid: u32) -> u64 {
-    /// Bounds the time that the answer takes.
-    const THREADS: usize = 256;
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return 0;
-    };
-    let of_thread = |thread: std::fs::DirEntry| {
-        // proc(5): time on a processor, time in the queue, number of time slices.
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let times = text.split_ascii_whitespace().take(2);
-        times
-            .map(|time| time.parse::<u64>().ok())
-            .sum::<Option<u64>>()
-    };
-    let threads = threads.filter_map(Result::ok).take(THREADS);
-    threads.filter_map(of_thread).sum()
+/// What the kernel tells about the threads of some processes, of at most 64 threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Time in ns that they used a processor, or waited for one before they got it.
+    pub ns: u64,
+    /// Whether one of them uses or waits for a processor now.
+    pub runnable: bool,
+}
+
+impl Scheduled {
+    /// Reads `/proc`. What the kernel does not tell is 0 and false.
+    #[must_use]
+    pub fn of(pids: &[u32]) -> Scheduled {
+        /// Bounds the time that the answer takes.
+        const THREADS: usize = 64;
+        let threads = pids.iter().flat_map(|pid| {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+            threads.into_iter().flatten().filter_map(Result::ok)
+        });
+        let mut all = Scheduled::default();
+        for thread in threads.take(THREADS) {
+            let read = |file| std::fs::read(thread.path().join(file)).unwrap_or_default();
+            // proc(5): time on a processor, time in the queue, number of time slices.
+            let times = read("schedstat");
+            let times = std::str::from_utf8(&times).unwrap_or_default();
+            let times = times.split_ascii_whitespace().take(2);
+            all.ns += times
+                .filter_map(|time| time.parse::<u64>().ok())
+                .sum::<u64>();
+            let stat = read("stat");
+            let state = after_name(&stat).and_then(|fields| fields.split_ascii_whitespace().next());
+            all.runnable |= state == Some("R");
+        }
+        all
+    }
+}
+
+/// The fields of `/proc/PID/stat` after the name, which is in parentheses. A program chooses the
+/// bytes of its name, which need not be text.
+fn after_name(stat: &[u8]) -> Option<&str> {
+    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+    std::str::from_utf8(&stat[name_ends + 1..]).ok()
 }
 
 /// Start time of a process in clock ticks since boot. Number and start time identify a process.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses. A program chooses its bytes, which
-    // need not be text. The start time is the 20th field after the name (proc(5), field 22).
-    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
-    let after = std::str::from_utf8(&stat[name_ends + 1..]).ok()?;
-    after.split_ascii_whitespace().nth(19)?.parse().ok()
+    // The start time is the 20th field after the name (proc(5), field 22).
+    let fields = after_name(&stat)?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -179,34 +200,38 @@ mod tests {
     #[test]
     fn only_a_process_that_runs_or_waits_for_a_processor_is_scheduled() {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let mut busy = Command::new("sh")
-            .args(["-c", "while :; do :; done"])
-            .spawn()
-            .unwrap();
+        let in_time = || assert!(Instant::now() < deadline, "not seen in time");
+        let script = ["-c", "while :; do :; done"];
+        let mut busy = Command::new("sh").args(script).spawn().unwrap();
         let mut sleeps = Command::new("sleep").arg("100").spawn().unwrap();
-        let begun = scheduled_ns(busy.id());
-        if begun == 0 && scheduled_ns(std::process::id()) == 0 {
-            eprintln!("SKIPPED: this kernel has no /proc/PID/schedstat");
+        while !Scheduled::of(&[busy.id()]).runnable {
+            in_time();
+        }
+        if Scheduled::of(&[std::process::id()]).ns == 0 {
+            eprintln!("SKIPPED IN PART: this kernel has no /proc/PID/schedstat");
         } else {
-            while scheduled_ns(busy.id()) < begun + 100_000_000 {
-                assert!(Instant::now() < deadline, "the busy process is not seen");
-                std::thread::sleep(Duration::from_millis(5));
+            let of_both = || Scheduled::of(&[busy.id(), sleeps.id()]).ns;
+            let begun = of_both();
+            while of_both() < begun + 100_000_000 {
+                in_time();
             }
-            // Until its start is over.
-            let mut before = 0;
-            while std::mem::replace(&mut before, scheduled_ns(sleeps.id())) != before {
-                assert!(
-                    Instant::now() < deadline,
-                    "the sleeper is not seen to sleep"
-                );
-                std::thread::sleep(Duration::from_millis(50));
+        }
+        // Until its start is over.
+        let mut before = Scheduled::default();
+        loop {
+            let now = Scheduled::of(&[sleeps.id()]);
+            if now == before && !now.runnable {
+                break;
             }
+            before = now;
+            in_time();
+            std::thread::sleep(Duration::from_millis(20));
         }
         for process in [&mut busy, &mut sleeps] {
             process.kill().unwrap();
             process.wait().unwrap();
         }
-        assert_eq!(scheduled_ns(busy.id()), 0);
+        assert_eq!(Scheduled::of(&[busy.id()]), Scheduled::default());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::pages::Pages;
 use super::process::Process;
 use super::records::WorkerRecords;
 use crate::system::closer::Closer;
+use crate::system::priority;
 
 /// The descriptor number of a worker's control socket.
 const CONTROL_FD: i32 = 3;
@@ -152,6 +153,7 @@ pub fn reap_soon(process: Process) {
     let spawned = std::thread::Builder::new()
         .name("vgpud-reap".into())
         .spawn(move || {
+            priority::follow();
             for _ in 0..1_000 {
                 if process.ended().is_some() {
                     return;
@@ -189,7 +191,10 @@ impl Worker {
         if let Some(cgroup) = self.cgroup {
             let spawned = std::thread::Builder::new()
                 .name("vgpud-cgroup".into())
-                .spawn(move || cgroup.remove());
+                .spawn(move || {
+                    priority::follow();
+                    cgroup.remove();
+                });
             if let Err(e) = spawned {
                 tracing::error!("cannot start a thread: {e}");
             }

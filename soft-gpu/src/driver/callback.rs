@@ -19,9 +19,9 @@ thread_local! {
 
 /// Runs a function of the program on this thread.
 fn inside(function: impl FnOnce()) {
-    INSIDE.set(true);
+    let before = INSIDE.replace(true);
     function();
-    INSIDE.set(false);
+    INSIDE.set(before);
 }
 
 /// Refuses what a function of the program may not do: work for the device, and waits, which would

@@ -49,8 +49,14 @@ pub struct Stand {
 
 /// Interpreted kernels are slow, and many tests cause device faults: neither may stop a client. The
 /// patience of the harness limits the clients.
-const LENIENT: &str = "[defaults.pool]\nsoft_limit_ms = 0\nhard_limit_ms = 0\n\
-    contended_limit_ms = 600000\nquarantine_strikes = 0\n[defaults.vm]\nsessions = 256\n";
+const LENIENT: &str = r#"[defaults.pool]
+soft_limit_ms = "unlimited"
+hard_limit_ms = "unlimited"
+contended_limit_ms = 600000
+quarantine_strikes = "unlimited"
+[defaults.vm]
+sessions = 256
+"#;
 
 /// Memory, in bytes, of the software device that all clients of a row share.
 const MEMORY: u64 = 8 << 30;

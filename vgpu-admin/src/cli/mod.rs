@@ -469,7 +469,7 @@ Examples:
         gpus: Option<Vec<String>>,
         /// Only of `register-vm`: the refusal says so.
         #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
-        #[arg(value_parser = never)]
+        #[arg(value_parser = refuse_peer_uid)]
         peer_uid: Option<Infallible>,
         #[command(flatten, next_help_heading = LIMITS)]
         limits: Box<Changes<VmLimitsPatch>>,
@@ -499,8 +499,8 @@ fn cid_number(text: &str) -> Result<u32, String> {
     })
 }
 
-/// Refuses a setting that a registration keeps.
-fn never(_: &str) -> Result<Infallible, String> {
+/// Refuses `--peer-uid` of `vm set`, because a registration keeps its uid.
+fn refuse_peer_uid(_: &str) -> Result<Infallible, String> {
     Err(
         "a registration keeps its uid: unregister the VM, then register the VM with this --peer-uid"
             .into(),

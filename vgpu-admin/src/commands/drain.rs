@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Shortest wait for the answer to the drain, whatever the timeout: vgpud writes the drain to the
 /// disk.
-const BEGIN: Duration = Duration::from_secs(2);
+const ANSWER_LEAST: Duration = Duration::from_secs(2);
 
 /// Drains a GPU (by number or UUID), or, without a name, all, and returns the exit code.
 pub(super) async fn run(
@@ -30,7 +30,7 @@ pub(super) async fn run(
     let path = format!("gpus/{}/drain", segment(name.unwrap_or("all")));
     let none = serde_json::json!({});
     let timeout = waiting.timeout.map(Duration::from_millis);
-    let asked = client.with_timeout(timeout.map_or(Duration::MAX, |time| time.max(BEGIN)));
+    let asked = client.with_timeout(timeout.map_or(Duration::MAX, |time| time.max(ANSWER_LEAST)));
     let report: ApplyReport = asked.post(&tried(path, dry_run), &none).await?;
     applied(output, &report)?;
     if !waiting.wait {

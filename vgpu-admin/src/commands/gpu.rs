@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::output::{Cell, Format, Grid, show, word};
 use crate::units::bytes;
 
-/// Scans, or shows the last scan, and returns the exit code.
+/// Scans, or shows the known GPUs, and returns the exit code.
 pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Result<u8, Error> {
     if cached {
         let report = ScanReport {
@@ -34,7 +34,7 @@ pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Resul
     if output != Format::Json {
         warn(&report.warnings);
         if !found {
-            eprintln!("vgpu-admin: No GPU was found.");
+            eprintln!("vgpu-admin: No GPU was found. `vgpu-admin doctor` says why.");
         }
     }
     Ok(match found {

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, Refusal};
 use crate::id::{GpuId, SessionId, VmId};
-use crate::model::{Canary, Session, Use};
+use crate::model::{Canary, Death, Session, Use};
 
 impl Scheduler {
     pub(super) fn add_session(&mut self, id: SessionId, vm_id: VmId) {
@@ -80,7 +80,11 @@ impl Scheduler {
         }
         for place in &session.places {
             if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
-                gpu.dying.insert(id, now);
+                let death = Death {
+                    killed_ns: now,
+                    ending_ns: now,
+                };
+                gpu.dying.insert(id, death);
             }
         }
         if holds {
@@ -118,7 +122,7 @@ impl Scheduler {
         for place in &session.places {
             let killed = self.gpus.get_mut(&place.gpu).and_then(|gpu| {
                 gpu.sessions.remove(&id);
-                gpu.dying.remove(&id)
+                gpu.dying.remove(&id).map(|death| death.ending_ns)
             });
             if held && unclean {
                 self.start_canary(place.gpu, killed.unwrap_or(self.now_ns));

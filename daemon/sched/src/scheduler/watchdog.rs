@@ -116,7 +116,10 @@ impl Scheduler {
             }
         }
         for (&id, gpu) in &mut self.gpus {
-            gpu.dying.values_mut().for_each(later);
+            for death in gpu.dying.values_mut() {
+                later(&mut death.killed_ns);
+                later(&mut death.ending_ns);
+            }
             if let Some(canary) = &mut gpu.canary {
                 canary.deadline_ns = canary.deadline_ns.saturating_add(for_ns);
             }
@@ -140,14 +143,13 @@ impl Scheduler {
         self.strike(vm_id, StrikeCause::SoftLimit, Some(session));
     }
 
-    /// Handles the news that a killed worker still ends. A holder of a lease stays one that does not
-    /// give the GPU back: others run beside it after the same grace.
+    /// Handles the news that a killed worker still ends: the time after which its GPUs become
+    /// suspect starts again. The time after which others run beside the worker does not.
     pub(super) fn worker_ending(&mut self, id: SessionId) -> Result<(), Ignored> {
         self.session_mut(id)?;
-        let since_ns = self.now_ns.saturating_sub(self.config.kill_grace_ns);
         for (&gpu_id, gpu) in &mut self.gpus {
-            if let Some(killed_ns) = gpu.dying.get_mut(&id) {
-                *killed_ns = since_ns.max(*killed_ns);
+            if let Some(death) = gpu.dying.get_mut(&id) {
+                death.ending_ns = self.now_ns;
                 self.dirty.insert(gpu_id);
             }
         }
@@ -163,10 +165,10 @@ impl Scheduler {
         };
         let mut lost = gpu.canary.is_some_and(|canary| canary.deadline_ns <= now);
         let watched = gpu.health != GpuHealth::Unverified;
-        for (session, killed) in gpu.dying.clone() {
-            let ago = now.saturating_sub(killed);
-            lost |= watched && ago >= verify;
-            if ago >= grace && self.lease(session).is_some_and(|lease| !lease.overrun) {
+        for (session, death) in gpu.dying.clone() {
+            lost |= watched && now.saturating_sub(death.ending_ns) >= verify;
+            let outlasts = now.saturating_sub(death.killed_ns) >= grace;
+            if outlasts && self.lease(session).is_some_and(|lease| !lease.overrun) {
                 self.declare_overrun(session, id);
                 self.touch(session);
             }
@@ -263,13 +265,15 @@ impl Scheduler {
             next = [next, time].into_iter().flatten().min();
         };
         let suspect = !matches!(gpu.health, GpuHealth::Healthy | GpuHealth::Draining);
-        for (&session, &killed) in &gpu.dying {
+        for (&session, death) in &gpu.dying {
             if !suspect {
-                at(Some(killed.saturating_add(self.config.verify_ns)));
+                at(Some(death.ending_ns.saturating_add(self.config.verify_ns)));
             }
             let waits = self.lease(session).is_some_and(|lease| !lease.overrun);
             if waits {
-                at(Some(killed.saturating_add(self.config.kill_grace_ns)));
+                at(Some(
+                    death.killed_ns.saturating_add(self.config.kill_grace_ns),
+                ));
             }
         }
         let mut index = 0;

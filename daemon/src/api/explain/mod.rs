@@ -431,8 +431,8 @@ fn bound(e: &Explanation) -> Option<String> {
     }
     if let Some(late) = e.holders.iter().find(|holder| holder.late) {
         return Some(format!(
-            "{begin} {} at most: VM {} (session {}) does not give the GPU back in its usual time, and \
-             the pool's contended limit may have to end the work of each VM before.",
+            "{begin} {} at most: VM {} (session {}) does not give the GPU back as quickly as holders did \
+             so far. In the worst case, the pool's contended limit ends the work of each VM that goes before.",
             duration(worst),
             late.vm.0,
             late.session.0
@@ -467,8 +467,8 @@ fn no_bound(why: NoBound) -> String {
             cap.name()
         ),
         NoBound::Hung { gpu, vm, session } => format!(
-            "VM {} (session {}) does not give GPU {} back, and a kill does not end work on this \
-             GPU now (`vgpu-admin doctor` tells the remedy).",
+            "VM {} (session {}) does not give GPU {} back, and vgpud could not end its work by a kill. \
+             Once the GPU is suspect, `vgpu-admin doctor` says what to do.",
             vm.0, session.0, gpu.0
         ),
         _ => "nothing is known about it.".into(),

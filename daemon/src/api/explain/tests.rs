@@ -184,8 +184,8 @@ fn a_holder_that_does_not_give_the_gpu_back_is_named_and_no_short_wait_is_promis
     let answer = rig.ask(2);
     assert!(
         answer.summary.ends_with(
-            "at most: VM 1 (session 101) does not give the GPU back in its usual time, and the \
-                        pool's contended limit may have to end the work of each VM before."
+            "at most: VM 1 (session 101) does not give the GPU back as quickly as holders did so far. \
+             In the worst case, the pool's contended limit ends the work of each VM that goes before."
         ),
         "{}",
         answer.summary

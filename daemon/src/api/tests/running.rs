@@ -386,6 +386,7 @@ async fn a_check_that_could_not_take_place_says_nothing_about_the_gpu() {
     for (found, message, way_out) in [
         (CheckFound::MemoryFull, "no memory", "end some of them"),
         (CheckFound::HostFull, "cannot start", "process numbers"),
+        (CheckFound::WorkerLeft, "process 7", "has ended"),
     ] {
         host.mediation.checks_find(Some((found, message)));
         let report = host.done("POST", "/v1/gpus/0/check", json!({})).await;

@@ -57,19 +57,21 @@ impl Catalog {
                  until `vgpu-admin assign-gpu GPU --pool={pool}`."
             ));
         }
-        let name = |uuid: &&String| match self.gpus.get(*uuid) {
-            Some(gpu) => gpu.gpu_id.to_string(),
-            None => (*uuid).clone(),
+        let known = idle.iter().filter_map(|uuid| self.gpus.get(*uuid));
+        let known: BTreeSet<u32> = known.map(|gpu| gpu.gpu_id).collect();
+        let unknown = idle.iter().filter(|uuid| !self.gpus.contains_key(**uuid));
+        let names = known.iter().map(u32::to_string);
+        let names: Vec<String> = names.chain(unknown.map(ToString::to_string)).collect();
+        let (gpus, them) = match names.len() {
+            0 => return None,
+            1 => ("GPU", "it"),
+            _ => ("GPUs", "them"),
         };
-        let mut names: Vec<String> = idle.iter().map(name).collect();
-        names.sort();
-        (!names.is_empty()).then(|| {
-            format!(
-                "--gpus names GPU {}, and pool {pool} does not have it: programs run on the others only, \
-                 until `vgpu-admin assign-gpu GPU --pool={pool}`.",
-                names.join(", ")
-            )
-        })
+        Some(format!(
+            "--gpus names {gpus} {}, and pool {pool} does not have {them}: programs run on the others \
+             only, until `vgpu-admin assign-gpu GPU --pool={pool}`.",
+            names.join(", ")
+        ))
     }
 
     /// A warning about a memory quota that refuses every program, or limits nothing.

@@ -62,8 +62,8 @@ pub struct Inmate<'a> {
     pub memory_most: u64,
     /// Limit of open files.
     pub max_files: u64,
-    /// Limit of processes and threads of the user; `None`: no limit. Not applied if the process runs
-    /// as vgpud's user.
+    /// Limit of processes and threads of the user; `None`: no limit. Not applied if the process
+    /// runs as vgpud's user.
     pub max_tasks: Option<u64>,
     /// Whether the process runs before workers (nice(2)).
     pub leads: bool,
@@ -205,16 +205,16 @@ impl Jail {
     }
 
     /// The confinement of a program of vgpud that no guest data reaches: the program runs as
-    /// `owner`.
+    /// `owner`. `leads`: whether the program runs before workers (nice(2)).
     #[must_use]
-    pub fn only_as(owner: Option<Owner>) -> Confinement {
+    pub fn only_as(owner: Option<Owner>, leads: bool) -> Confinement {
         Confinement {
             owner,
             limits: Vec::new(),
             spaces: None,
             apart: false,
             own_proc: false,
-            leads: false,
+            leads,
             files: None,
             filters: Arc::from([]),
         }

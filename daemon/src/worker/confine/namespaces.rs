@@ -123,7 +123,8 @@ impl Namespaces {
     /// Drops the namespaces of all VMs except these. A VM that is registered again shares nothing
     /// with the earlier registration.
     pub(super) fn keep(&self, known: &HashSet<VmIdentity>) {
-        self.vms().retain(|vm, _| known.contains(vm));
+        self.vms()
+            .retain(|vm, _| *vm == VmIdentity::PROBE || known.contains(vm));
     }
 
     fn vms(&self) -> MutexGuard<'_, HashMap<VmIdentity, Arc<Spaces>>> {

@@ -86,9 +86,7 @@ exports! {
     }
 
     fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz [default] (stream: StreamArg, status: Out<u32>, id: Out<u64>) {
-        let none = Out::NULL;
-        let count = Out::NULL;
-        info_v2(stream, status, id, none, Out::NULL, count, default)
+        info_v2(stream, status, id, Out::NULL, Out::NULL, Out::NULL, default)
     }
 
     fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz [default] (stream: StreamArg, status: Out<u32>, id: Out<u64>, graph: Out<u64>, tips: Out<*const u64>, count: Out<usize>) {

@@ -330,7 +330,7 @@ impl Scheduler {
     /// grace of kills, or an earlier kill on this GPU could not be verified.
     fn outlasts_a_kill(&self, gpu: &Gpu, session: SessionId) -> bool {
         let killed = gpu.dying.get(&session);
-        let ago = killed.map(|&at| self.now_ns.saturating_sub(at));
+        let ago = killed.map(|death| self.now_ns.saturating_sub(death.killed_ns));
         gpu.health == GpuHealth::Suspect || ago.is_some_and(|ago| ago >= self.config.kill_grace_ns)
     }
 }

@@ -263,7 +263,7 @@ impl Scheduler {
                 slice_left_ns: left(lease.slice_end_ns),
                 asked_ns: lease.revoked_ns.map(since),
                 overrun: lease.overrun,
-                killed_ns: gpu.dying.get(&session).copied().map(since),
+                killed_ns: gpu.dying.get(&session).map(|death| since(death.killed_ns)),
                 late: self.is_late(gpu, session),
             })
             .collect()
