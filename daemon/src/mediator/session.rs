@@ -151,8 +151,8 @@ impl Dying {
         }
     }
 
-    /// `scheduled`: what the kernel tells about the worker's threads. `verify_ns`: time after which a
-    /// worker that does not end counts as stuck.
+    /// `scheduled`: what the kernel tells about the worker's threads. `verify_ns`: time after which
+    /// a worker that does not end counts as stuck.
     pub(super) fn look(&mut self, now_ns: u64, scheduled: Scheduled, verify_ns: u64) -> Look {
         // The sum falls when threads end.
         let before = self.scheduled_ns.replace(scheduled.ns);
