@@ -28,8 +28,8 @@ fn killed(actions: &[Action]) -> Option<(u64, KillCause)> {
     })
 }
 
-#[test]
-fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_next_vm_is_granted() {
+/// The kernel of session 10 hangs, and session 20 waits, which gets no turn beside it.
+fn hung_beside_a_waiting_session() -> Rig {
     let mut rig = rig(PoolConfig {
         overrun_grace_ns: None,
         ..PoolConfig::default()
@@ -37,6 +37,12 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_next_vm_is_granted()
     granted(&rig.runnable(10));
     rig.progress(10, 1, 0);
     rig.runnable(20);
+    rig
+}
+
+#[test]
+fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_next_vm_is_granted() {
+    let mut rig = hung_beside_a_waiting_session();
     let actions = rig.pass(10 * SECONDS - 1);
     assert_eq!(revoked(&actions), Some(10));
     let soft = Action::SoftLimit {
@@ -126,13 +132,7 @@ fn an_absence_condemns_no_gpu() {
 /// A killed worker may need long to free its memory, or get little processor time.
 #[test]
 fn a_worker_that_still_ends_condemns_no_gpu_and_others_run_beside_it() {
-    let mut rig = rig(PoolConfig {
-        overrun_grace_ns: None,
-        ..PoolConfig::default()
-    });
-    granted(&rig.runnable(10));
-    rig.progress(10, 1, 0);
-    rig.runnable(20);
+    let mut rig = hung_beside_a_waiting_session();
     let actions = rig.pass(10 * SECONDS);
     assert_eq!(killed(&actions), Some((10, KillCause::LaunchTimeout)));
     let suspect = Action::GpuSuspect { gpu: GPU };
@@ -263,13 +263,7 @@ fn a_lease_that_is_not_returned_although_nothing_runs_is_ended_by_a_kill() {
 
 #[test]
 fn a_worker_that_cannot_be_killed_blocks_nobody_and_makes_the_gpu_suspect() {
-    let mut rig = rig(PoolConfig {
-        overrun_grace_ns: None,
-        ..PoolConfig::default()
-    });
-    granted(&rig.runnable(10));
-    rig.progress(10, 1, 0);
-    rig.runnable(20);
+    let mut rig = hung_beside_a_waiting_session();
     assert!(killed(&rig.pass(10 * SECONDS)).is_some());
     let actions = rig.pass(2 * SECONDS);
     let beside = actions

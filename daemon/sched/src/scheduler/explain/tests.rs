@@ -62,6 +62,22 @@ impl Rig {
         self.feed(Event::Timer)
     }
 
+    /// VMs of class medium, numbered from 1, in a pool with the defaults.
+    fn with_vms(vms: u32) -> Rig {
+        let mut rig = Rig::new(PoolConfig::default());
+        (1..=vms).for_each(|vm| rig.add_vm(vm, class(Class::Medium)));
+        rig
+    }
+
+    /// The work of a session does not end.
+    fn hangs(&mut self, session: u64) {
+        self.feed(Event::Progress {
+            session: SessionId(session),
+            submitted: 1,
+            completed: 0,
+        });
+    }
+
     fn works(&mut self, vm: u32) -> Vec<Action> {
         self.feed(Event::Runnable {
             session: SessionId(u64::from(vm)),
@@ -493,16 +509,9 @@ fn another_pool_on_the_gpu_stretches_the_bound() {
 
 #[test]
 fn an_overrunner_is_named() {
-    let mut rig = Rig::new(PoolConfig::default());
-    for vm in 1..=3 {
-        rig.add_vm(vm, class(Class::Medium));
-    }
+    let mut rig = Rig::with_vms(3);
     rig.works(1);
-    rig.feed(Event::Progress {
-        session: SessionId(1),
-        submitted: 1,
-        completed: 0,
-    });
+    rig.hangs(1);
     rig.works(2);
     rig.works(3);
     rig.pass(3 * MILLIS);
@@ -618,10 +627,7 @@ fn a_gang_waits_for_one_gpu_after_the_other() {
 
 #[test]
 fn one_that_is_held_off_says_so() {
-    let mut rig = Rig::new(PoolConfig::default());
-    for vm in 1..=3 {
-        rig.add_vm(vm, class(Class::Medium));
-    }
+    let mut rig = Rig::with_vms(3);
     // The first VM overruns and gets work again; then the second VM overruns.
     let mut epochs = Vec::new();
     for vm in [1, 2] {
@@ -660,16 +666,9 @@ fn one_that_is_held_off_says_so() {
 
 #[test]
 fn a_holder_that_keeps_the_gpu_ends_the_usual_bound_and_one_that_outlasts_a_kill_every_bound() {
-    let mut rig = Rig::new(PoolConfig::default());
-    for vm in 1..=2 {
-        rig.add_vm(vm, class(Class::Medium));
-    }
+    let mut rig = Rig::with_vms(2);
     rig.works(1);
-    rig.feed(Event::Progress {
-        session: SessionId(1),
-        submitted: 1,
-        completed: 0,
-    });
+    rig.hangs(1);
     rig.works(2);
     rig.pass(SLICE);
     let why = rig.why(2);
