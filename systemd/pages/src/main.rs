@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::{Generator, Shell};
 use clap_mangen::Man;
 
@@ -51,7 +51,7 @@ fn write(dir: &Path) -> anyhow::Result<()> {
 
 fn completion(shell: Shell, command: &Command, name: &str) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command.clone(), name, &mut text);
+    clap_complete::generate(shell, &mut visible(command), name, &mut text);
     let text = String::from_utf8(text)?;
     // clap_complete 4.6.11 writes a program's name with a hyphen in two ways, so that bash
     // completes nothing behind a command.
@@ -75,10 +75,72 @@ fn write_pages(command: &Command, section: &str, dir: &Path) -> std::io::Result<
         .source(concat!("vGPU ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     page.render(&mut text)?;
-    // Help texts end with examples, to which clap_mangen gives the heading EXTRA.
-    let text = String::from_utf8_lossy(&text).replace("\n.SH EXTRA\n", "\n.SH EXAMPLES\n");
+    let text = with_sections(&String::from_utf8_lossy(&text));
     std::fs::write(dir.join(page.get_filename()), text)?;
     shown(command).try_for_each(|command| write_pages(command, section, dir))
+}
+
+/// The page with a section for each part of the text at the end of a help text. clap_mangen puts
+/// the whole text into a section EXTRA.
+fn with_sections(page: &str) -> String {
+    const HEADINGS: [(&str, &str); 5] = [
+        ("Examples:", "EXAMPLES"),
+        ("Example:", "EXAMPLES"),
+        ("Exit codes:", "EXIT STATUS"),
+        ("Exit status:", "EXIT STATUS"),
+        ("Signals:", "SIGNALS"),
+    ];
+    let mut text = String::with_capacity(page.len());
+    for line in page.lines() {
+        let headed = |(words, heading): &(&str, &'static str)| {
+            line.strip_prefix(words)
+                .map(|rest| (*heading, rest.trim_start()))
+        };
+        match HEADINGS.iter().find_map(headed) {
+            Some((heading, "")) => text.push_str(&format!(".SH {heading}\n")),
+            Some((heading, rest)) => text.push_str(&format!(".SH \"{heading}\"\n{rest}\n")),
+            None => text.push_str(&format!("{line}\n")),
+        }
+    }
+    text.replace("\n.SH EXTRA\n.SH ", "\n.SH ")
+}
+
+/// The command without hidden options and commands, which clap_complete would offer.
+fn visible(command: &Command) -> Command {
+    let mut seen = Command::new(command.get_name().to_owned());
+    if let Some(about) = command.get_about() {
+        seen = seen.about(about.clone());
+    }
+    if let Some(version) = command.get_version() {
+        seen = seen.version(version.to_owned());
+    }
+    let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    seen.args(options.map(alone))
+        .subcommands(shown(command).map(visible))
+}
+
+/// The option without its relations to others, which may be hidden.
+fn alone(arg: &Arg) -> Arg {
+    let mut seen = Arg::new(arg.get_id().clone())
+        .action(arg.get_action().clone())
+        .value_parser(arg.get_value_parser().clone())
+        .global(arg.is_global_set());
+    if let Some(short) = arg.get_short() {
+        seen = seen.short(short);
+    }
+    if let Some(long) = arg.get_long() {
+        seen = seen.long(long.to_owned());
+    }
+    if let Some(help) = arg.get_help() {
+        seen = seen.help(help.clone());
+    }
+    if let Some(names) = arg.get_value_names() {
+        seen = seen.value_names(names.to_vec());
+    }
+    match arg.get_num_args() {
+        Some(range) => seen.num_args(range),
+        None => seen,
+    }
 }
 
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
@@ -132,7 +194,11 @@ mod tests {
             text.contains("\\-\\-policy"),
             "an option of a nested command"
         );
-        assert!(text.contains("\n.SH EXAMPLES\n"), "{text}");
+        assert!(text.contains("\n.SH EXAMPLES\n  vgpu"), "{text}");
+        let vgpud = std::fs::read_to_string(dir.path().join("man/vgpud.8")).unwrap();
+        for section in ["\n.SH \"SIGNALS\"\nSIGHUP", "\n.SH \"EXIT STATUS\"\n0 "] {
+            assert!(vgpud.contains(section), "{vgpud}");
+        }
         for file in std::fs::read_dir(dir.path().join("man")).unwrap() {
             let page = std::fs::read_to_string(file.unwrap().path()).unwrap();
             assert!(!page.contains("EXTRA"), "{page}");
@@ -183,6 +249,10 @@ mod tests {
                 format!("fish/{name}.fish"),
             ] {
                 let text = std::fs::read_to_string(dir.path().join(&file)).expect(&file);
+                for hidden in ["attempt", "first-failure", "gpu-id"] {
+                    assert!(!text.contains(hidden), "{file}: {hidden}");
+                }
+                assert!(text.contains("version"), "{file}");
                 for each in shown(&command) {
                     assert!(
                         text.contains(each.get_name()),
