@@ -11,6 +11,7 @@
 //! | [`structs`] | structures, with the offset of each field |
 //! | [`numbers`] | attributes, flags and kinds |
 //! | [`args`] | typed arguments of C functions, and the macro that declares exports |
+//! | [`hash`] | maps by handle |
 //! | [`coredump`] | the settings of core dumps, which a library stores and does not use |
 //! | [`unserved`] | the functions that a library refuses, and their checks |
 //! | `build` | for build scripts: which functions a library serves (feature `build`) |
@@ -19,6 +20,7 @@ pub mod args;
 #[cfg(feature = "build")]
 pub mod build;
 pub mod coredump;
+pub mod hash;
 pub mod names;
 pub mod numbers;
 pub mod results;

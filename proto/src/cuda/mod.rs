@@ -1,10 +1,8 @@
 //! CUDA types in messages (result codes, handles, shapes of arrays), maps by handle, and the served
 //! versions.
 
-mod hash;
-
-pub use hash::{HandleHasher, HandleMap};
 pub use vgpu_cuda_abi::CuResult;
+pub use vgpu_cuda_abi::hash::{HandleHasher, HandleMap};
 pub use vgpu_cuda_abi::structs::{ArrayShape, MAX_LEVELS};
 
 use crate::codec::{Decode, Encode};

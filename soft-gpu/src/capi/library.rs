@@ -10,6 +10,7 @@ use vgpu_cuda_abi::unserved::MANAGED;
 
 use crate::capi::module::load::{Image, JitOptions, read_image};
 use crate::driver::error::Result;
+use crate::driver::stderr::say;
 use crate::driver::{context, gpu, healthy, library};
 
 /// Whether the hint to avoid `__managed__` variables was printed. It is printed once per process.
@@ -105,7 +106,7 @@ exports! {
             // The CUDA runtime calls this function without a context. After this error, the runtime
             // continues without an address; after any other error, it fails.
             if !SAID_MANAGED.swap(true, Ordering::Relaxed) {
-                eprintln!("soft-gpu: `__managed__` variables are not served where no context is current: {MANAGED}");
+                say!("`__managed__` variables are not served where no context is current: {MANAGED}");
             }
             return Err(CuResult::NOT_SUPPORTED);
         }

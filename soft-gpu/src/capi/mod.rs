@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::driver::error::Result;
 use crate::driver::printed::PRINTED;
+use crate::driver::stderr::say;
 use crate::driver::stream::Stream;
 use crate::driver::{self, inject, stream_table, strict};
 use vgpu_cuda_abi::CuResult;
@@ -115,7 +116,7 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result) -> u32 {
         Ok(Ok(())) => 0,
         Ok(Err(code)) => code.0,
         Err(_) => {
-            eprintln!("soft-gpu: {name} panicked: please report it");
+            say!("{name} panicked: please report it");
             CuResult::UNKNOWN.0
         }
     }

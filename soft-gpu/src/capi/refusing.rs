@@ -9,6 +9,7 @@ use vgpu_cuda_abi::unserved::{Arguments, wrong};
 
 use crate::driver::driver;
 use crate::driver::error::Result;
+use crate::driver::stderr::say;
 use crate::driver::sync::lock;
 
 static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -19,7 +20,7 @@ fn unserved(name: &'static str, arguments: &Arguments) -> Result {
         return Err(code);
     }
     if lock(&NAMED).insert(name) {
-        eprintln!("soft-gpu: {name} is not served: CUDA_ERROR_NOT_SUPPORTED");
+        say!("{name} is not served: CUDA_ERROR_NOT_SUPPORTED");
     }
     Err(CuResult::NOT_SUPPORTED)
 }

@@ -13,7 +13,7 @@ use super::memory::Use;
 use super::pool;
 use super::{driver, fault, healthy};
 
-/// Longest side of the soft-gpu's arrays, in elements.
+/// Longest side of a software device's arrays, in elements.
 const LONGEST: u64 = 1 << 17;
 
 /// An array.

@@ -55,6 +55,6 @@ impl Driver for SoftDriver {
     }
 
     fn say(text: &str) {
-        eprintln!("soft-gpu: {text}");
+        super::stderr::line(text);
     }
 }

@@ -17,6 +17,7 @@ use super::Driver;
 use super::contents::Contents;
 use super::copy::{Extent, Layout};
 use super::memory::{Allocation, Place, Use};
+use super::stderr::say;
 use super::stream::{Class, Stream};
 use super::sync::lock;
 use crate::exec::contract::{KernelInfo, Launch};
@@ -71,8 +72,8 @@ impl Sink {
         // Each line is one write, so that the digest of a killed process ends with a whole line.
         match made.and_then(|mut file| file.write_all(line.as_bytes()).map(|()| file)) {
             Ok(file) => *state = State::Open(file),
-            Err(e) => eprintln!(
-                "soft-gpu: SOFT_GPU_DIGEST: the digest at {}.N is missing or incomplete: {e}; name a directory that this \
+            Err(e) => say!(
+                "SOFT_GPU_DIGEST: the digest at {}.N is missing or incomplete: {e}; name a directory that this \
                  process may write, with room",
                 self.prefix.display()
             ),

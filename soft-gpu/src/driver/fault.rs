@@ -7,6 +7,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::logs;
 
 use super::error::Result;
+use super::stderr::say;
 
 static STICKY: AtomicU32 = AtomicU32::new(0);
 
@@ -19,7 +20,7 @@ pub fn poison(code: CuResult, why: &str) {
     if FAULTED.swap(true, Ordering::SeqCst) {
         return;
     }
-    eprintln!("soft-gpu: device fault: {code}: {why}");
+    say!("device fault: {code}: {why}");
     logs::say(why, |call| call());
     // Last, so that the log has the description as soon as a call returns the error.
     STICKY.store(code.0, Ordering::SeqCst);

@@ -5,12 +5,11 @@
 //! and to the serial number. A handle that was issued and whose object has ended is *stale*; any
 //! other unknown number is *forged*.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::hash::HandleMap;
 
 use super::error::Result;
 use super::scrub;
@@ -70,28 +69,7 @@ impl Kind {
     }
 }
 
-/// Hash function for handles. Handles differ by construction, so one multiplication is enough to
-/// distribute them. Forged handles that collide slow down only the program that forges them.
-#[derive(Default)]
-struct HandleHasher(u64);
-
-impl Hasher for HandleHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(self.0 ^ u64::from(*b));
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-}
-
-type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
+type Map<T> = HandleMap<Arc<T>>;
 
 /// The number just below the first serial number.
 fn before_first() -> u64 {

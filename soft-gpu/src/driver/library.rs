@@ -10,6 +10,7 @@ use super::context;
 use super::error::Result;
 use super::handle::{Kind, Table};
 use super::module::{self, Function, Module, Refusal};
+use super::stderr::say;
 use super::sync::lock;
 use super::{gpu, healthy};
 
@@ -106,7 +107,7 @@ impl Library {
             return Ok(Arc::clone(m));
         }
         let module = module::load(&context, &self.ptx, self.registers).map_err(|(code, why)| {
-            eprintln!("soft-gpu: library not loaded into a context: {why}");
+            say!("library not loaded into a context: {why}");
             code
         })?;
         modules.insert(context.handle, Arc::clone(&module));

@@ -47,6 +47,7 @@ mod registered;
 mod runtime_errors;
 pub mod scrub;
 pub mod share;
+pub mod stderr;
 pub mod stream;
 mod stream_attribute;
 pub mod stream_table;
@@ -65,6 +66,7 @@ use arena::Arena;
 use config::Config;
 use error::Result;
 use gpu::Gpu;
+use stderr::say;
 use vgpu_cuda_abi::CuResult;
 
 /// The driver of the process.
@@ -156,11 +158,11 @@ fn start() -> Result<Driver> {
     let vars = std::env::vars_os()
         .filter_map(|(n, v)| Some((n.into_string().ok()?, v.to_string_lossy().into_owned())));
     let (config, unknown) = Config::parse(vars).map_err(|bad| {
-        eprintln!("soft-gpu: {bad}");
+        say!("{bad}");
         CuResult::INVALID_VALUE
     })?;
     for name in unknown {
-        eprintln!("soft-gpu: unknown setting {name} is ignored: see docs/soft-gpu.md");
+        say!("unknown setting {name} is ignored: see docs/soft-gpu.md");
     }
     // SAFETY: registers a handler that only stores to an atomic.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
@@ -168,8 +170,8 @@ fn start() -> Result<Driver> {
     inject::install(&config);
     digest::begin(config.digest.as_deref());
     if config.skip_machine_code {
-        eprintln!(
-            "soft-gpu: SOFT_GPU_SASS=skip: kernels of machine code DO NOTHING here, and what they should have \
+        say!(
+            "SOFT_GPU_SASS=skip: kernels of machine code DO NOTHING here, and what they should have \
              computed is missing"
         );
     }
@@ -194,25 +196,15 @@ fn start() -> Result<Driver> {
         .collect::<std::io::Result<_>>()
         .map_err(|e| {
             let dir = config.state.clone().unwrap_or_default();
-            eprintln!(
-                "soft-gpu: cannot open the device state in {}: {e}",
-                dir.display()
-            );
+            say!("cannot open the device state in {}: {e}", dir.display());
             CuResult::OPERATING_SYSTEM
         })?;
     let arena = Arena::reserve(gpus.len(), config.memory, scrub::skipped()).map_err(|e| {
-        eprintln!(
-            "soft-gpu: cannot reserve address space at {:#x}: {e}",
-            arena::BASE
-        );
+        say!("cannot reserve address space at {:#x}: {e}", arena::BASE);
         CuResult::OPERATING_SYSTEM
     })?;
     if config.banner {
-        eprintln!(
-            "soft-gpu: {} x {:?}: kernels run on the CPU",
-            gpus.len(),
-            config.name
-        );
+        say!("{} x {:?}: kernels run on the CPU", gpus.len(), config.name);
     }
     Ok(Driver {
         config,

@@ -23,6 +23,7 @@ use super::image::{self, Target};
 use super::linker::{self, Input};
 use super::memory::Use;
 use super::program::Program;
+use super::stderr::say;
 use super::sync::lock;
 use super::{Driver, healthy};
 use crate::exec::contract::{KernelId, KernelInfo, LoadError, LoadOptions};
@@ -78,7 +79,14 @@ fn refusal(error: LoadError) -> Refusal {
     match error {
         LoadError::NoBinary(why) => (CuResult::NO_BINARY_FOR_GPU, why),
         LoadError::Syntax(why) => (CuResult::INVALID_PTX, why),
-        LoadError::Unsupported(why) => (CuResult::UNSUPPORTED_PTX_VERSION, why),
+        LoadError::Unsupported(why) => {
+            let way_out = "software devices do not compute this (docs/soft-gpu.md): compile for an older \
+                           architecture, or use a GPU";
+            (
+                CuResult::UNSUPPORTED_PTX_VERSION,
+                format!("{why}; {way_out}"),
+            )
+        }
     }
 }
 
@@ -163,7 +171,7 @@ pub unsafe fn load_image(image: *const u8) -> Result<u64> {
     let code = unsafe { image::code_at(image, Target::new(context.gpu.compute_capability)) };
     let loaded = code.and_then(|code| load(&context, &code, None));
     let module = loaded.map_err(|(code, why)| {
-        eprintln!("soft-gpu: module refused: {code}: {why}");
+        say!("module refused: {code}: {why}");
         code
     })?;
     Ok(module.handle)

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::stderr::say;
+
 static STRICT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -26,8 +28,8 @@ pub fn enter(name: &'static str) {
 pub fn violation(what: std::fmt::Arguments<'_>) {
     if STRICT.load(Ordering::Relaxed) {
         let call = CALL.get();
-        eprintln!("soft-gpu: strict mode: {what} in {call}");
-        eprintln!("soft-gpu: the caller should have stopped this; aborting (SOFT_GPU_STRICT=1)");
+        say!("strict mode: {what} in {call}");
+        say!("the caller should have stopped this; aborting (SOFT_GPU_STRICT=1)");
         std::process::abort();
     }
 }

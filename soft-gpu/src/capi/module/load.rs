@@ -14,6 +14,7 @@ use vgpu_cuda_abi::numbers::shared_config::EIGHT_BYTE_BANK_SIZE;
 use crate::driver::error::Result;
 use crate::driver::image::Target;
 use crate::driver::module::{self, Refusal};
+use crate::driver::stderr::say;
 use crate::driver::{context, healthy, image};
 
 /// The arrays of JIT options of a load or a link.
@@ -78,7 +79,7 @@ impl JitOptions {
                 Ok(value)
             }
             Err((code, why)) => {
-                eprintln!("soft-gpu: module refused: {code}: {why}");
+                say!("module refused: {code}: {why}");
                 self.log((INFO_LOG, INFO_LOG_SIZE), "");
                 self.log((ERROR_LOG, ERROR_LOG_SIZE), &why);
                 Err(code)

@@ -232,7 +232,7 @@ fn call<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     }
     let Some(b) = Builtin::find(name) else {
         return Err(Why::unsupported(format!(
-            "the external function {name} is not served"
+            "no input defines the external function {name}: link the module that defines it"
         )));
     };
     let (n_args, n_rets) = b.arity();
