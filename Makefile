@@ -6,7 +6,7 @@
 CARGO ?= cargo
 
 help:
-	@echo "make demo      20 guests on two software GPUs, checked (under a minute after the build)"
+	@echo "make demo      20 guests on two software GPUs, checked"
 	@echo "make test      unit, property, model and whole-system tests"
 	@echo "make vm-test   real guest VMs under QEMU"
 	@echo "make clients   the tests of real CUDA clients, target/clients/report.json (CLIENTS=--ci: briefly)"

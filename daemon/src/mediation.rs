@@ -171,6 +171,7 @@ pub trait Mediation: Send + Sync + 'static {
     /// Applies a reloaded configuration; only live keys differ.
     fn reconfigure(&self, config: Arc<Config>) -> MediationFuture<'_, ()>;
 
-    /// The mediation's checks for `vgpu-admin doctor`: listeners, remaining workers, probe.
+    /// The checks of the mediation for `vgpu-admin doctor`. They cover the listeners, the host, the
+    /// time that vgpud counts for the GPUs, and workers that an earlier vgpud left.
     fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>>;
 }

@@ -13,8 +13,7 @@ use crate::model::{
     GpuRecord, GpuRuntime, ListenerProblem, PoolRecord, RuntimeSnapshot, UsageRecord, VmRecord,
     VmRuntime, now_unix_ms, summary,
 };
-use crate::store::Catalog;
-use crate::store::catalog::ranges;
+use crate::store::{Catalog, catalog};
 
 /// The data of all views, as of one moment.
 #[derive(Debug)]
@@ -262,11 +261,14 @@ impl World {
             if gpus.is_empty() || vms.is_empty() {
                 continue;
             }
-            let s = if vms.len() == 1 { "" } else { "s" };
-            let named = ranges(vms.into_iter());
+            let allows = match vms.as_slice() {
+                [vm_id] => format!("`vgpu-admin vm set {vm_id} --gpus=all`"),
+                _ => "`vgpu-admin vm set VM --gpus=all`".into(),
+            };
             warnings.push(format!(
-                "VM{s} {named} may use no GPU of pool {pool} that takes work: programs are refused. \
-                 `vgpu-admin vm set VM --gpus=all` allows every GPU of the pool."
+                "{} may use no GPU of pool {pool} that takes work: programs are refused. {allows} allows \
+                 every GPU of the pool.",
+                catalog::vms(&vms)
             ));
         }
         warnings

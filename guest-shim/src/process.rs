@@ -10,7 +10,7 @@ use std::time::Duration;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::last_thread;
 use vgpu_door::{Address, look};
-use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
+use vgpu_proto::cuda::{OFFERED_CUDA_VERSION, version_text};
 
 use crate::session::{self, NoSession, PRINTED, Session};
 use crate::state::Shim;
@@ -137,6 +137,7 @@ fn begin() -> Cu {
         }
     }
     let mut opened = session::open(&address).map_err(refused)?;
+    // The handshake was a round trip: `VGPU_STATS` counts cuInit as *sync*.
     observe::awaited(0, true);
     opened.welcome.cuda_version = keep_version(opened.welcome.cuda_version);
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
@@ -155,7 +156,9 @@ fn begin() -> Cu {
         log::Level::Info,
         &format!(
             "session {} with vgpud {} at {address}, CUDA {}",
-            opened.welcome.session, opened.welcome.daemon_version, devices.cuda_version
+            opened.welcome.session,
+            opened.welcome.daemon_version,
+            version_text(devices.cuda_version)
         ),
     );
     let empty = devices.count() == 0;

@@ -1,7 +1,8 @@
 //! The encoding of arguments: bincode 2.0.1, fixed-width little-endian integers, bounded.
 //!
-//! No other file names bincode. Decoding refuses trailing bytes. A length inside the data never
-//! causes an allocation beyond the bound of the message.
+//! No other file encodes or decodes with bincode. vgpu-cuda-abi only derives the traits of bincode.
+//! Decoding refuses trailing bytes. A length inside the data never causes an allocation beyond the
+//! bound of the message.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 pub use bincode::{Decode, Encode};

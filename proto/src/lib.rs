@@ -9,7 +9,7 @@
 //! | [`call`] | the call table: every operation on the data connection and every served function |
 //! | [`frame`] | the frame header of the data connection |
 //! | [`changes`] | changes of memory that guest and worker both hold |
-//! | [`codec`] | bincode, pinned and bounded; the only place that names it |
+//! | [`codec`] | bincode, pinned and bounded; the only place that uses it |
 //! | [`handshake`] | Hello, Welcome, refusals, and the control connection of a session |
 //! | [`look`] | a VM's questions about itself, without a session |
 //! | [`worker`] | messages between vgpud and a worker |

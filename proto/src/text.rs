@@ -1,4 +1,14 @@
-//! Makes untrusted text safe for a terminal or log, and limits its length.
+//! Makes untrusted text safe for a terminal or log, and limits its length. Formats counts and
+//! sizes.
+
+use std::fmt::Display;
+
+/// A number of things: `1 VM`, `2 VMs`.
+#[must_use]
+pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
 
 /// At most `most` bytes of a text, cut at a character boundary.
 #[must_use]
@@ -22,9 +32,65 @@ pub fn printable(text: &str, most: usize) -> String {
     text.chars().take(most).map(shown).chain(cut).collect()
 }
 
+/// Number of a unit from which on a size leaves out the rest.
+const ENOUGH: u64 = 16;
+
+/// Formats a size in MiB, KiB or bytes, rounded down from 16 of a unit on.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let fits = |unit: u64| bytes.is_multiple_of(unit) || bytes / unit >= ENOUGH;
+    match bytes {
+        0 => "0 MiB".to_owned(),
+        _ if fits(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if fits(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// As [`size`], rounded up.
+#[must_use]
+pub fn size_up(bytes: u64) -> String {
+    let units = [1 << 20, 1 << 10].into_iter();
+    let unit = units.filter(|unit| bytes / unit >= ENOUGH).max();
+    size(bytes.next_multiple_of(unit.unwrap_or(1)))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{cut, printable};
+    use super::{cut, printable, size, size_up};
+
+    #[test]
+    fn a_size_says_what_a_limit_allows() {
+        let sizes = [
+            0,
+            64 << 10,
+            (100 << 20) + 7,
+            1500 << 10,
+            (15 << 20) + 1,
+            17_000,
+            500,
+        ];
+        assert_eq!(
+            sizes.map(size),
+            [
+                "0 MiB",
+                "64 KiB",
+                "100 MiB",
+                "1500 KiB",
+                "15360 KiB",
+                "16 KiB",
+                "500 B"
+            ]
+        );
+        assert_eq!(size_up((100 << 20) + 7), "101 MiB");
+        assert_eq!([64 << 10, 100 << 20].map(size_up), ["64 KiB", "100 MiB"]);
+    }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        let texts = [0_u64, 1, 2].map(|n| super::counted(n, "VM"));
+        assert_eq!(texts, ["0 VMs", "1 VM", "2 VMs"]);
+    }
 
     #[test]
     fn no_character_is_cut_apart() {

@@ -99,7 +99,8 @@ fn vgpud_starts_and_serves_on_a_full_disk() -> Result<()> {
     computes(&host, 1)?;
     host.wait_no_sessions(SOON)?;
     host.stop_daemon()?;
-    // The state of the software device would otherwise be in the runtime directory.
+    // The software device keeps its state outside of the runtime directory, because this test
+    // fills the file system of the runtime directory.
     let device = host.dir().join("device");
     let config = std::fs::read_to_string(host.config_path())?;
     let moved = format!("[driver]\nsoft_state_dir = {device:?}\n");

@@ -146,7 +146,7 @@ fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Resu
     for vm in [1, 2] {
         let text = refused(&host, vm)?;
         assert!(
-            text.contains("GPU 0 is suspect: a check of it failed"),
+            text.contains("GPU 0 is suspect; the host's administrator sees why"),
             "{text}"
         );
     }

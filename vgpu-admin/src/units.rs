@@ -23,11 +23,6 @@ pub(crate) fn count(n: u64) -> Cell {
     Cell::new(show_count(n), n)
 }
 
-/// A number of things: `1 VM`, `2 VMs`.
-pub(crate) fn counted(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
 /// The cell of a moment, in UTC.
 pub(crate) fn time(unix_ms: u64) -> Cell {
     Cell::new(show_time(unix_ms), rfc3339(unix_ms))

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 /// Starts the stub, and puts its socket where the worker's code expects the socket to vgpud.
 fn put_stub_between() -> Result<()> {
-    let mut inherited = control::inherited();
+    let mut inherited = control::inherited().context("vgpud starts this program")?;
     let socket = Arc::new(inherited.try_clone()?);
     let mut from_vgpud = Messages::new(Arc::clone(&socket));
     let Received {

@@ -113,8 +113,9 @@ struct Hosts {
     other: Option<Host>,
 }
 
-/// CPU of the guest, and CPU of the host if the host runs on another CPU.
+/// CPU to which the benchmarks pin the guest.
 const GUEST_CPU: usize = 0;
+/// CPU of vgpud and workers where they run on another CPU than the guest.
 const HOST_CPU: usize = 1;
 
 fn bench() -> Result<()> {
@@ -129,7 +130,8 @@ fn bench() -> Result<()> {
     finish(&machine, &figures)
 }
 
-/// Measures on this machine's GPU whatever does not need a software device.
+/// Measures on the GPU of this machine: work through vgpud, and PyTorch. Other figures are measured
+/// only with software devices ([`bench`]).
 fn on_gpu() -> Result<()> {
     let machine = report::machine(Driver::Nvidia)?;
     println!("{machine}");
@@ -223,7 +225,8 @@ fn mediate(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Measures large copies beside the socket. Prints each pass and the medians.
+/// Measures large copies through vgpud, and the bandwidth of a socket as their baseline. Prints
+/// each pass, and the median ratios of copy to baseline.
 fn copies(driver: Driver) -> Result<()> {
     let host = host(driver, None)?;
     let shim = paths::shim_dir()?.join("libcuda.so.1");

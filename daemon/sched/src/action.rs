@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use vgpu_proto::text::counted;
 
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 
@@ -114,9 +115,10 @@ impl fmt::Display for KillCause {
 pub enum StrikeCause {
     /// Work made no progress within the soft limit.
     SoftLimit,
-    /// Work made no progress within the hard limit, or within the contended limit while others
-    /// waited.
+    /// Work made no progress within the hard limit.
     HardLimit,
+    /// Work made no progress within the contended limit, while others waited.
+    ContendedLimit,
     /// A revoked lease was not returned.
     LeaseNotReturned,
     /// The daemon reported a breach of the rules ([`crate::Event::Strike`]).
@@ -127,9 +129,9 @@ impl fmt::Display for StrikeCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             StrikeCause::SoftLimit => "its work on the GPU made no progress within the soft limit",
-            StrikeCause::HardLimit => {
-                "its work on the GPU made no progress within the hard limit, or while others waited within \
-                 the contended limit"
+            StrikeCause::HardLimit => "its work on the GPU made no progress within the hard limit",
+            StrikeCause::ContendedLimit => {
+                "its work on the GPU made no progress within the contended limit while others waited"
             }
             StrikeCause::LeaseNotReturned => "it did not return the GPU when asked",
             StrikeCause::Breach => "it broke the protocol",
@@ -174,9 +176,9 @@ impl fmt::Display for Refusal {
             Refusal::TooManySessions { limit } => {
                 write!(
                     f,
-                    "this VM already runs {limit} program{}, its limit of sessions; end one, or ask the host's \
-                     administrator for more (vgpu-admin vm set --sessions)",
-                    if *limit == 1 { "" } else { "s" }
+                    "this VM already runs {}, its limit of sessions; end one, or ask the host's administrator \
+                     for more (vgpu-admin vm set --sessions)",
+                    counted(*limit, "program")
                 )
             }
             Refusal::NoGpu => {
@@ -184,10 +186,9 @@ impl fmt::Display for Refusal {
                 "no GPU serves this VM's pool; the host's administrator assigns one: vgpu-admin assign-gpu",
             )
             }
-            Refusal::GpuUnavailable => f.write_str(
-                "the GPUs of this VM's pool are draining, suspect or lost; the host's administrator sees \
-                 which: vgpu-admin status",
-            ),
+            Refusal::GpuUnavailable => {
+                f.write_str("no GPU of this VM's pool takes new programs now")
+            }
             Refusal::NoMemory => f.write_str(
                 "no device memory is left for another context within the VM's quota and the GPU",
             ),

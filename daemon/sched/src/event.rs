@@ -314,7 +314,7 @@ pub enum Event {
     Timer,
     /// A killed worker has not exited yet, and uses or waits for a processor: it is not stuck. The
     /// time within which its exit must be reported starts again.
-    WorkerEnding {
+    WorkerExiting {
         /// The session.
         session: SessionId,
     },

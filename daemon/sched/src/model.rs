@@ -166,8 +166,8 @@ pub(crate) struct Canary {
 pub(crate) struct Death {
     /// Time of the kill, in ns.
     pub(crate) killed_ns: u64,
-    /// Time of the kill or of the last [`crate::Event::WorkerEnding`], in ns.
-    pub(crate) ending_ns: u64,
+    /// Time of the kill or of the last [`crate::Event::WorkerExiting`], in ns.
+    pub(crate) exiting_ns: u64,
 }
 
 /// One GPU.

@@ -5,7 +5,7 @@ mod common;
 use common::{GPU, POOL, Rig, granted, revoked};
 use vgpu_sched::{
     Action, Class, Config, Event, GpuHealth, KillCause, LimitOverride, MILLIS, Memory, PoolConfig,
-    Quarantine, Refusal, SECONDS, SessionId, VmConfig, VmId,
+    Quarantine, Refusal, SECONDS, SessionId, StrikeCause, VmConfig, VmId,
 };
 
 fn rig(pool: PoolConfig) -> Rig {
@@ -131,17 +131,17 @@ fn an_absence_condemns_no_gpu() {
 
 /// A killed worker may need long to free its memory, or get little processor time.
 #[test]
-fn a_worker_that_still_ends_condemns_no_gpu_and_others_run_beside_it() {
+fn a_worker_that_still_exits_condemns_no_gpu_and_others_run_beside_it() {
     let mut rig = hung_beside_a_waiting_session();
     let actions = rig.pass(10 * SECONDS);
     assert_eq!(killed(&actions), Some((10, KillCause::LaunchTimeout)));
     let suspect = Action::GpuSuspect { gpu: GPU };
-    let ending = Event::WorkerEnding {
+    let exiting = Event::WorkerExiting {
         session: SessionId(10),
     };
     let mut beside = Vec::new();
     for _ in 0..20 {
-        rig.feed(ending.clone());
+        rig.feed(exiting.clone());
         beside.extend(rig.pass(SECONDS));
     }
     assert!(!beside.contains(&suspect), "{beside:?}");
@@ -152,7 +152,7 @@ fn a_worker_that_still_ends_condemns_no_gpu_and_others_run_beside_it() {
     assert!(killed_ns.is_some_and(|ago| ago >= 15 * SECONDS), "{told:?}");
     assert!(rig.pass(10 * SECONDS).contains(&suspect), "no more news");
     rig.exited(10);
-    let gone = rig.feed(ending);
+    let gone = rig.feed(exiting);
     assert!(matches!(gone[..], [Action::Ignored { .. }]), "{gone:?}");
 }
 
@@ -183,6 +183,12 @@ fn without_a_hard_limit_a_lone_kernel_may_run_for_ever_but_not_against_others() 
     rig.runnable(20);
     let actions = rig.pass(10 * MILLIS);
     assert_eq!(killed(&actions), Some((10, KillCause::ContendedLimit)));
+    let strike = |action: &Action| match action {
+        Action::Struck { cause, .. } => Some(*cause),
+        _ => None,
+    };
+    let strike = actions.iter().find_map(strike);
+    assert_eq!(strike, Some(StrikeCause::ContendedLimit));
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use clap::Parser;
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 use vgpu_sim::arguments::{Arguments, Command};
 use vgpu_sim::fuzz::{self, FuzzReport};
 use vgpu_sim::mutants::{self, MutantReport};
@@ -165,10 +166,12 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>> {
             .unwrap_or(if arguments.ci { 10 } else { 400 });
         return Ok(runner::plan(runs, seconds, 3));
     };
-    let proof = ALL
-        .iter()
-        .find(|proof| proof.name == name)
-        .with_context(|| format!("there is no proof {name:?}; --list shows the names"))?;
+    let Some(proof) = ALL.iter().find(|proof| proof.name == name) else {
+        let why = format!("there is no proof {name:?}; --list shows the names");
+        Arguments::command()
+            .error(ErrorKind::InvalidValue, why)
+            .exit()
+    };
     let seeds = match arguments.seed {
         Some(seed) => seed..seed + 1,
         None => 0..arguments.runs.unwrap_or(10),

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use vgpu_proto::text::counted;
 use vgpu_sched::log::{Replay, ReplayReport};
 
 /// Feeds the log's events to the log's first snapshot and compares every decision and state.
@@ -47,11 +48,6 @@ pub fn sentence(report: &ReplayReport) -> String {
         counted(report.actions, "action"),
         counted(report.states, "state")
     )
-}
-
-/// A number of things: `1 action`, `2 actions`.
-fn counted(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

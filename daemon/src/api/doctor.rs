@@ -411,7 +411,7 @@ pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
         .collect()
 }
 
-/// Reports all other warnings, after the checks before them. Says that nothing needs an
+/// Reports the warnings that no check before them reports. Says that nothing needs an
 /// administrator only if none of those checks found a fault.
 pub(super) fn of_warnings(warnings: Vec<String>, before: &[DoctorCheck]) -> Vec<DoctorCheck> {
     const NAME: &str = "warnings";
@@ -420,8 +420,12 @@ pub(super) fn of_warnings(warnings: Vec<String>, before: &[DoctorCheck]) -> Vec<
     if warnings.is_empty() && before.iter().all(is_well) {
         return vec![DoctorCheck::ok(NAME, "Nothing needs an administrator.")];
     }
-    let told = warnings.into_iter();
-    told.map(|sentence| DoctorCheck::warning(NAME, sentence, ""))
+    let known = |sentence: &String| {
+        let words = sentence.trim_end_matches('.');
+        before.iter().any(|check| check.message.contains(words))
+    };
+    let new = warnings.into_iter().filter(|sentence| !known(sentence));
+    new.map(|sentence| DoctorCheck::warning(NAME, sentence, ""))
         .collect()
 }
 

@@ -5,7 +5,7 @@ use vgpu_api::{ApplyReport, Session};
 use crate::mediation::Change;
 use crate::model::counted;
 use crate::store::Outcome;
-use crate::store::catalog::{list, ranges};
+use crate::store::catalog::{list, vms};
 
 /// The report of an outcome that did not happen.
 pub(super) fn report(outcome: Outcome) -> ApplyReport {
@@ -21,15 +21,13 @@ pub(super) fn report(outcome: Outcome) -> ApplyReport {
         Change::VmRemoved { vm_id, .. } => Some(*vm_id),
         _ => None,
     });
-    let vms = if gone.clone().count() == 1 {
-        "VM"
-    } else {
-        "VMs"
-    };
-    let gone = ranges(gone);
+    let gone: Vec<u32> = gone.collect();
     let lost = match gone.is_empty() {
         true => String::new(),
-        false => format!(" The settings and the usage of {vms} {gone} would be lost."),
+        false => format!(
+            " The settings and the usage of {} would be lost.",
+            vms(&gone)
+        ),
     };
     ApplyReport {
         changed: outcome.changed,

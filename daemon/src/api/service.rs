@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use vgpu_api::{
     ApplyReport, DaemonStatus, DoctorCheck, DoctorReport, ErrorCode, ErrorDetail, EventKind,
-    GpuCheckReport, HostState, ReloadReport, ScanReport, Severity, Status,
+    GpuCheckReport, HostState, ReloadReport, ScanReport, ScanResult, Severity, Status,
 };
 
 use super::failure::{broke_off, not_resumed, of_mediation};
@@ -334,7 +334,11 @@ impl Admin {
             tracing::warn!("scan for GPUs: {warning}");
         }
         self.scanned().clone_from(&wrong);
-        let found = found.map_err(|error| of_mediation(&error))?;
+        let failed = |why: &ErrorDetail| {
+            self.note_refused(&actor, &Command::ScanGpus(ScanResult::default()), why);
+        };
+        let found = found.map_err(|error| of_mediation(&error));
+        let found = found.inspect_err(failed)?;
         if found.gpus.is_empty() && !wrong.is_empty() {
             let text = format!("The scan found no GPU: {}.", wrong.join("; "));
             self.events
@@ -504,8 +508,10 @@ impl Admin {
 
     async fn read_again(&self, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {
         let _in_order = self.order.lock().await;
-        let invalid =
-            |message: String| refuse(ErrorCode::ConfigInvalid, message, "Nothing was changed.");
+        let invalid = |message: String| {
+            let message = format!("{}.", message.trim_end_matches('.'));
+            refuse(ErrorCode::ConfigInvalid, message, "Nothing was changed.")
+        };
         let fresh = self
             .source
             .load()

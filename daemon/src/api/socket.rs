@@ -21,7 +21,7 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<Listener, String> {
     system::remove_socket(socket, false).map_err(text)?;
     vgpu_api::check_socket_path(socket).map_err(text)?;
     // The socket is bound under another name with mode 0600, and renamed after it has its groups
-    // and its mode. The other name is short, so that it fits wherever the path fits.
+    // and its mode. The other name has 4 bytes, at most 3 more than the path.
     let new = socket.with_file_name(".new");
     let _ = std::fs::remove_file(&new);
     let listener = system::bind_closed(&new)

@@ -105,12 +105,18 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
         .on_thread_start(system::priority::follow)
         .build()
         .context("cannot start the runtime")?;
+    // One thread for blocking work waits until the end. If the pool had none and the host had no
+    // free thread, `spawn_blocking` would panic instead of queueing the work. The queued work waits
+    // until a later call gets a thread.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    drop(runtime.spawn_blocking(move || ended.recv()));
     let served = runtime.block_on(async {
         // Before vgpud can be seen: a signal without a listener would end the process.
         let signals = Signals::listen()?;
         let daemon = Daemon::begin(options, config, level).await?;
         daemon.serve(signals).await
     });
+    drop(end);
     // A probe that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_secs(1));
     match served {

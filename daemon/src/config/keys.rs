@@ -18,7 +18,6 @@ const LIVE: &[&str] = &[
     "log.level",
     "worker.start_deadline_ms",
     "worker.probe_deadline_ms",
-    "worker.kill_verify_ms",
     "worker.max_files",
     "worker.max_tasks",
     "worker.memory_bytes",

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 
 use serde::{Deserialize, Serialize};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use vgpu_api::{MAX_VM_ID, PoolPatch, PoolSettings, Row, VmLimits};
 
 use crate::rules;
@@ -560,9 +562,13 @@ impl Default for Log {
 
 impl Log {
     pub(super) fn check(&self, problems: &mut Vec<String>) {
-        if let Err(error) = self.level.parse::<tracing_subscriber::filter::EnvFilter>() {
+        // `EnvFilter` takes any single word as the name of a module, and logs only that module.
+        let mut words = self.level.split(',').filter(|part| !part.contains('='));
+        let wrong = words.any(|word| word.is_empty() || LevelFilter::from_str(word).is_err());
+        if wrong || self.level.parse::<EnvFilter>().is_err() {
             problems.push(format!(
-                "log.level = \"{}\" is not a level (error, warn, info, debug, trace): {error}",
+                "log.level = \"{}\" is not a level: write off, error, warn, info, debug or trace; parts of \
+                 vgpud may differ, as in \"info,vgpud::gateway=debug\"",
                 self.level
             ));
         }

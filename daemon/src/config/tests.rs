@@ -182,6 +182,41 @@ fn every_live_key_exists() {
 }
 
 #[test]
+fn a_word_that_is_no_level_is_refused_instead_of_silencing_the_log() {
+    let level = |level: &str| parse(&format!("[log]\nlevel = {level:?}\n"));
+    for wrong in ["warning", "loud", "", "info,", " info", "vgpud::gateway"] {
+        let error = level(wrong).unwrap_err().to_string();
+        assert!(error.contains("is not a level"), "{wrong:?}: {error}");
+    }
+    for right in ["off", "warn", "DEBUG", "info,vgpud::gateway=debug"] {
+        assert!(level(right).is_ok(), "{right}");
+    }
+}
+
+/// The comment above each key of `[worker]` in the sample configuration.
+#[test]
+fn the_sample_marks_live_keys() {
+    let sample = include_str!("../../../systemd/vgpud.toml");
+    let (_, worker) = sample.split_once("\n[worker]\n").unwrap();
+    let (worker, _) = worker.split_once("\n[").unwrap();
+    let (mut comment, mut keys) = (String::new(), 0);
+    for line in worker.lines() {
+        match line.strip_prefix("# ") {
+            Some(text) => comment.push_str(text),
+            None if line.is_empty() => comment.clear(),
+            None => {
+                let key = line.trim_start_matches('#').split(' ').next().unwrap();
+                let live = Config::is_live(&format!("worker.{key}"));
+                assert_eq!(comment.contains("[live"), live, "{key}: {comment}");
+                comment.clear();
+                keys += 1;
+            }
+        }
+    }
+    assert!(keys > 10, "{keys}");
+}
+
+#[test]
 fn a_missing_file_that_was_named_is_an_error() {
     let error = Config::load(Path::new("/nonexistent/vgpud.toml"))
         .unwrap_err()

@@ -112,7 +112,8 @@ mod tests {
             let error = refused(text);
             assert!(error.contains(said), "{error}");
         }
-        let other = refused("[daemon]\ndrain_s = \n");
-        assert!(!other.contains("u64"), "{other}");
+        // A value on another line than its key is told with its own line.
+        let list = refused("[listen]\nhybrid_dirs = [\n 1,\n]\n");
+        assert!(list.contains("f:3 is wrong"), "{list}");
     }
 }

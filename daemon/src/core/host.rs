@@ -151,7 +151,7 @@ fn priority() -> DoctorCheck {
     match priority::can_lead() {
         Ok(()) => DoctorCheck::ok(
             NAME,
-            "the part of vgpud that decides for all VMs runs before workers",
+            "The part of vgpud that decides for all VMs runs before workers.",
         ),
         Err(why) => DoctorCheck::warning(
             NAME,

@@ -160,7 +160,7 @@ pub enum Report {
         /// Sentence that the guest got.
         message: String,
     },
-    /// A rate limit started to hold back a VM.
+    /// A rate limit started to hold back a VM. While the limit goes on to do so, once an hour.
     RateLimited {
         /// The VM.
         vm_id: u32,

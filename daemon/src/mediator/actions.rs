@@ -161,8 +161,8 @@ impl Actor {
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.reclaimed(session, epoch);
         } else if !lease.ending {
-            // Not needed while the lease is ending: the worker is then about to release it, and
-            // reads the revoke word on the lease page.
+            // An ending lease needs no revoke message: the worker is about to release the lease,
+            // and reads the revoke word on the lease page.
             self.send(session.0, &ToWorker::Revoke { epoch: epoch.0 });
         }
     }
@@ -296,8 +296,8 @@ impl Actor {
                 self.memory_is_back(gpu, killed);
                 true
             }
-            // Otherwise VMs could take the GPU from all by using up its memory, or the host's
-            // process numbers.
+            // Counts as passed. Otherwise a VM could make a GPU suspect by using up the GPU's
+            // memory or the host's process numbers.
             CheckFound::MemoryFull if held => {
                 tracing::warn!(
                     gpu = gpu.0,

@@ -24,7 +24,7 @@ use super::session::{Reading, Session};
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediation::GpuCheck;
-use crate::model::{GpuRecord, Histogram};
+use crate::model::{GpuRecord, Histogram, VmIdentity};
 use crate::system::priority;
 use crate::worker::images::ImageKeeper;
 use crate::worker::records::WorkerRecords;
@@ -170,6 +170,9 @@ pub(super) struct Actor {
     pub(super) killed: BTreeMap<GpuId, BTreeSet<u32>>,
     /// Reason why a GPU is suspect, for the guests that are refused.
     pub(super) suspects: BTreeMap<GpuId, String>,
+    /// VMs that got a strike because a worker of theirs did not end, with the GPU of the worker,
+    /// until the GPU passes a check.
+    pub(super) struck_stuck: BTreeSet<(VmIdentity, GpuId)>,
     pub(super) decisions: u64,
     pub(super) decision_time: Histogram,
     inbox: Receiver<Command>,
@@ -228,6 +231,7 @@ impl Actor {
             message_rates: MessageRates::default(),
             killed: BTreeMap::new(),
             suspects: BTreeMap::new(),
+            struck_stuck: BTreeSet::new(),
             decisions: 0,
             decision_time: Histogram::default(),
             inbox,
@@ -273,7 +277,7 @@ impl Actor {
 
     /// Time in ns for which this thread did not run, if that is longer than on a busy host: vgpud
     /// was stopped.
-    fn away_ns(&self, now_ns: u64) -> Option<u64> {
+    pub(super) fn away_ns(&self, now_ns: u64) -> Option<u64> {
         const LATE_NS: u64 = 100 * vgpu_sched::MILLIS;
         let away = now_ns.saturating_sub(self.awake_ns);
         (away > LATE_NS).then_some(away)
@@ -315,7 +319,7 @@ impl Actor {
         while let Some(due) = self.reactor.take_due(now) {
             match due {
                 Due::Kill(session) => self.kill_now(session),
-                Due::Dying(session) => self.look_at_dying(session),
+                Due::CheckExit(session) => self.check_exit(session),
                 Due::Clear(session) => self.clear(session),
                 Due::ResumeReading(session) => self.resume_reading(session),
                 Due::Progress => self.poll_progress(),

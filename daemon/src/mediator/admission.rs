@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tokio::sync::oneshot;
 use vgpu_api::GpuState;
 use vgpu_proto::handshake::Refusal;
-use vgpu_proto::text::printable;
+use vgpu_proto::text::{counted, printable};
 use vgpu_sched::{Event, SessionId};
 
 use super::actor::Actor;
@@ -117,7 +117,7 @@ impl Actor {
         {
             let why = gpu.without_driver();
             refused.text = format!(
-                "no GPU serves this VM's pool, and no driver serves one of this host: {}",
+                "no GPU serves this VM's pool, and no driver serves any GPU of this host: {}",
                 why.trim_end_matches('.')
             );
             return refused;
@@ -140,10 +140,12 @@ impl Actor {
             // The reason names processes and sessions of other VMs.
             if gpu.state == GpuState::Suspect {
                 refused.text += &format!(
-                    "; GPU {id} is suspect: a check of it failed, and the host's administrator sees why"
+                    "; GPU {id} is suspect; the host's administrator sees why: vgpu-admin status"
                 );
             } else if gpu.state == GpuState::Draining {
-                refused.text += &format!("; an administrator drains GPU {id}");
+                refused.text += &format!(
+                    "; an administrator drains GPU {id}: it starts no programs before the administrator resumes it"
+                );
             } else if let Some(reason) = &gpu.state_reason {
                 refused.text += &format!("; GPU {id} takes nothing new: {reason}");
             }
@@ -229,11 +231,11 @@ impl Actor {
             more => format!(" and {more} more"),
         };
         format!(
-            "VM {} runs {} of {limit} program{}: {}{more}; end one, or ask the host's administrator for more \
+            "VM {} runs {} of {}: {}{more}; end one, or ask the host's administrator for more \
              (vgpu-admin vm set --sessions)",
             vm.vm_id,
             names.len(),
-            if limit == 1 { "" } else { "s" },
+            counted(limit, "program"),
             names[..names.len().min(NAMED)].join(", "),
         )
     }

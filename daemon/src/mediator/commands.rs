@@ -140,6 +140,7 @@ impl Actor {
             if health == GpuHealth::Healthy {
                 // The GPU passed its check, or was never suspect.
                 self.suspects.remove(&id);
+                self.struck_stuck.retain(|(_, gpu)| *gpu != id);
             }
             match self.registry.gpus.insert(gpu.gpu_id, gpu) {
                 None => self.feed(Event::AddGpu {
@@ -316,6 +317,7 @@ impl Actor {
             vm: registry::vm_id(identity),
         });
         self.meter.forget(identity);
+        self.struck_stuck.retain(|(vm, _)| *vm != identity);
         self.crashes.forget(identity);
         self.message_rates.forget(identity);
         self.images.remove(identity);

@@ -8,12 +8,12 @@ use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 use super::actor::Actor;
 use super::handle::{Note, Refused};
 use super::reactor::{Due, now_ns};
-use super::session::{Dying, LOOKS, Look, Phase, Reading, Session};
+use super::session::{Dying, EXIT_CHECKS, ExitCheck, Phase, Placed, Reading, Session};
 use crate::events::{EndCause, Report};
 use crate::model::UsageDelta;
 use crate::system::shut_down;
 use crate::worker::cgroup::WorkerCgroup;
-use crate::worker::process::Scheduled;
+use crate::worker::process::{Scheduled, family};
 use crate::worker::spawn::Worker;
 
 /// Time in ns that a worker has to end by itself after its guest ended in good order.
@@ -37,6 +37,20 @@ impl Actor {
         if session.is_ending() {
             return;
         }
+        // A worker that ends during its start, or on a GPU that is suspect already, is not the
+        // guest's doing. Other causes of a kill are strikes themselves or not the doing of the VM.
+        let suspect = |gpu: &Placed| self.suspects.contains_key(&gpu.id);
+        let is_breach = matches!(session.phase, Phase::Live)
+            && !session.gpus.iter().any(suspect)
+            && !matches!(
+                cause,
+                EndCause::HardLimit
+                    | EndCause::SoftLimit
+                    | EndCause::Cheating
+                    | EndCause::Administrator
+                    | EndCause::GpuLost
+                    | EndCause::Draining
+            );
         session.phase = Phase::Ending(cause, text.to_owned());
         tell_guest(session, cause, code, text);
         let vm = session.vm;
@@ -56,8 +70,8 @@ impl Actor {
             }
         }
         if let Some(begun) = deadline {
-            session.dying = Some(Dying::since(begun));
-            self.look_again(id, begun);
+            session.dying = Some(Dying::since(begun, is_breach));
+            self.check_exit_again(id, begun);
         }
         if !matches!(
             cause,
@@ -77,9 +91,13 @@ impl Actor {
 
     /// Kills a worker that did not end by itself within the grace.
     pub(super) fn kill_now(&mut self, id: u64) {
-        if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
-            worker.kill();
-        }
+        let worker = self.sessions.get(&id).and_then(|s| s.worker.as_ref());
+        // A worker that is gone needs no kill: the mediator is about to read its end.
+        let Some(worker) = worker.filter(|worker| !worker.process.is_gone()) else {
+            return;
+        };
+        worker.kill();
+        self.end_after_worker(id, "closed its connection to vgpud and did not end");
     }
 
     /// The worker closed its control socket. The worker ends by itself within the grace, or is
@@ -95,44 +113,66 @@ impl Actor {
         self.registry.config.worker.kill_verify_ms * vgpu_sched::MILLIS
     }
 
-    fn look_again(&mut self, id: u64, now: u64) {
-        let quarter = self.verify_ns() / LOOKS;
-        self.reactor.at(now.saturating_add(quarter), Due::Dying(id));
+    fn check_exit_again(&mut self, id: u64, now: u64) {
+        let quarter = self.verify_ns() / EXIT_CHECKS;
+        self.reactor
+            .at(now.saturating_add(quarter), Due::CheckExit(id));
     }
 
-    /// Looks whether a killed worker still ends. A process that is stuck in the driver neither uses
-    /// nor waits for a processor. One that does is not stuck: it frees what it had, or gets little
-    /// processor time.
-    pub(super) fn look_at_dying(&mut self, id: u64) {
+    /// Checks whether a killed worker still exits. A process that is stuck in the driver neither
+    /// uses nor waits for a processor. One that does is not stuck: it frees what it had, or gets
+    /// little processor time.
+    pub(super) fn check_exit(&mut self, id: u64) {
         let (now, verify_ns) = (now_ns(), self.verify_ns());
+        let away_ns = self.away_ns(now);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
         let (Some(dying), Some(worker)) = (&mut session.dying, &session.worker) else {
             return;
         };
-        let scheduled = Scheduled::of(&remains(worker));
-        match dying.look(now, scheduled, verify_ns) {
-            Look::Ends => self.feed(Event::WorkerEnding {
+        if let Some(for_ns) = away_ns {
+            dying.shift(for_ns);
+            return self.check_exit_again(id, now);
+        }
+        if worker.process.is_gone() && !worker.left_something() {
+            // The mediator is about to read the end of the worker.
+            return self.check_exit_again(id, now);
+        }
+        let used_ns = worker.cgroup.as_ref().and_then(WorkerCgroup::used_ns);
+        let scheduled = Scheduled::of(&remains(worker), used_ns);
+        match dying.check(now, scheduled, verify_ns) {
+            ExitCheck::Exits => self.feed(Event::WorkerExiting {
                 session: SessionId(id),
             }),
-            Look::Unclear => {}
-            Look::Stuck => {
+            ExitCheck::Unclear => {}
+            ExitCheck::Stuck => {
+                let is_breach = dying.is_breach;
                 session.dying = None;
-                return self.is_stuck(id);
+                return self.is_stuck(id, is_breach);
             }
         }
-        self.look_again(id, now);
+        self.check_exit_again(id, now);
     }
 
     /// A killed worker should be gone by now and is not: the process may hang in the driver.
-    fn is_stuck(&mut self, id: u64) {
+    /// `is_breach`: the VM gets a strike, once until the GPU passes a check.
+    fn is_stuck(&mut self, id: u64, is_breach: bool) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
         let gpus: Vec<GpuId> = session.gpus.iter().map(|gpu| gpu.id).collect();
         let reason = stuck(session);
         tracing::error!(session = id, "{reason}");
+        let vm = session.vm;
+        let new = gpus.iter().map(|gpu| (vm, *gpu));
+        let new: Vec<_> = new
+            .filter(|pair| !self.struck_stuck.contains(pair))
+            .collect();
+        if is_breach && !new.is_empty() {
+            self.struck_stuck.extend(new);
+            self.strike(vm, "its worker did not end after the kill");
+        }
         for gpu in gpus {
             self.report_suspect(gpu, reason.clone());
             self.feed(Event::GpuState {
@@ -181,15 +221,24 @@ impl Actor {
         if exit.is_crash() && self.registry.vm(session.vm).is_some() {
             self.crashes.add(session.vm, now_ns());
         }
+        self.end_after_worker(id, &exit.to_string());
+        self.clear(id);
+    }
+
+    /// Ends a session that is not ending yet, because its worker did `what`.
+    fn end_after_worker(&mut self, id: u64, what: &str) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
         match (&session.phase, &session.fault) {
             (Phase::Ending(..), _) => {}
-            (Phase::Starting, _) => self.worker_failed(id, &format!("its worker {exit}")),
+            (Phase::Starting, _) => self.worker_failed(id, &format!("its worker {what}")),
             (Phase::Live, Some((code, text))) => {
                 let (code, text) = (*code, text.clone());
                 self.end(id, EndCause::Fault, code, &text);
             }
             (Phase::Live, None) => {
-                let text = format!("the worker process of this session {exit}");
+                let text = format!("the worker process of this session {what}");
                 self.end(
                     id,
                     EndCause::WorkerDied,
@@ -198,7 +247,6 @@ impl Actor {
                 );
             }
         }
-        self.clear(id);
     }
 
     /// The worker of a session has ended. Kills the processes that the worker started, and removes
@@ -273,11 +321,12 @@ impl Actor {
     }
 }
 
-/// The remaining processes of a worker.
+/// The remaining processes of a worker. The worker is the init process of its namespace: while it
+/// runs, it waits for the end of all others.
 fn remains(worker: &Worker) -> Vec<u32> {
-    match worker.process.ended() {
-        None => vec![worker.process.pid()],
-        Some(_) => worker
+    match worker.process.is_gone() {
+        false => family(worker.process.pid()),
+        true => worker
             .cgroup
             .as_ref()
             .map_or(Vec::new(), WorkerCgroup::pids),

@@ -202,11 +202,14 @@ impl Actor {
         let bytes = cost(len);
         self.book_pinned(id, bytes).map_err(|why| match why {
             MemoryRefusal::Host => {
-                format!("there is no host memory for a module of {len} bytes: {HOST_FULL}")
+                format!(
+                    "a module of {len} bytes needs the same amount of pinned host memory, which this VM cannot get now: \
+                     {HOST_FULL}"
+                )
             }
             _ => format!(
-                "a module of {len} bytes does not fit the host memory that the VM's programs may pin, of which it takes as \
-                 much until it is loaded; the host's administrator can raise the limit (vgpu-admin vm set --pinned)"
+                "a module of {len} bytes does not fit the host memory that the VM's programs may pin, of which the module takes the same \
+                 amount until it is loaded; the host's administrator can raise the limit (vgpu-admin vm set --pinned)"
             ),
         })?;
         let handle = self.handle.clone();

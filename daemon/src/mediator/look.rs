@@ -215,7 +215,9 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
                 .to_owned()
         }
         Reason::Waits(WaitReason::Quota) => {
-            "This VM's last request for device memory was over its quota (memory_bytes).".to_owned()
+            "This VM's last request for device memory exceeded the rest of its quota (memory_bytes): free \
+             memory, or ask the host's administrator for more."
+                .to_owned()
         }
         Reason::Waits(WaitReason::Gang { held, of }) => {
             format!(
@@ -223,7 +225,7 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
             )
         }
         Reason::Waits(WaitReason::GpuUnavailable { .. }) => {
-            "This VM's GPU takes no work now; the host's administrator knows why.".to_owned()
+            "This VM's GPU takes no work now; the host's administrator can see why.".to_owned()
         }
         Reason::Waits(WaitReason::NoGpu) => {
             "No GPU serves this VM; the host's administrator can assign one.".to_owned()
@@ -248,7 +250,8 @@ fn held_back(cap: Cap, until_ns: u64, now_ns: u64) -> String {
     match until_ns {
         u64::MAX => format!("This VM's own limit of {limit} ({key}) lets nothing through."),
         until => format!(
-            "This VM's own limit of {limit} ({key}) holds its programs back, for another {} at most.",
+            "This VM's own limit of {limit} ({key}) holds its programs back: the limit lets the next work \
+             through within {}, and later work as fast as the limit allows.",
             match until.saturating_sub(now_ns).div_ceil(1_000_000) {
                 ms @ ..10_000 => format!("{ms} ms"),
                 ms => format!("{} s", ms.div_ceil(1_000)),

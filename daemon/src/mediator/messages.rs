@@ -218,7 +218,7 @@ impl Actor {
                 None
             }
             Err(denied) => {
-                let shortage = self.shortage(id, denied, needed);
+                let shortage = self.shortage(id, device, denied, needed);
                 // A worker that is refused a slice asks for the needed bytes alone.
                 if bytes == needed && needed > denied.available {
                     self.report_shortage(id, device, &shortage);
@@ -230,14 +230,15 @@ impl Actor {
     }
 
     /// A refusal of memory, with the values of the limit.
-    fn shortage(&self, id: u64, denied: Denied, asked: u64) -> Shortage {
+    fn shortage(&self, id: u64, device: Option<u32>, denied: Denied, asked: u64) -> Shortage {
         let limit = match denied.reason {
             MemoryRefusal::Quota => MemoryLimit::Quota,
             MemoryRefusal::Gpu | MemoryRefusal::NotItsGpu => MemoryLimit::Gpu,
             MemoryRefusal::Pinned => MemoryLimit::Pinned,
             MemoryRefusal::Host => MemoryLimit::Host,
         };
-        let vm = self.sessions.get(&id).map(|session| session.vm);
+        let session = self.sessions.get(&id);
+        let vm = session.map(|session| session.vm);
         let limits = vm.and_then(|vm| Some(self.registry.limits(self.registry.vm(vm)?)));
         let used = vm.and_then(|vm| self.scheduler.vm_stats(registry::vm_id(vm)));
         let of_vm = limits.zip(used).and_then(|(limits, used)| match limit {
@@ -249,7 +250,11 @@ impl Actor {
             Some((total, used)) => (total, total.saturating_sub(used)),
             // Rounded, because the exact number shows what other VMs pin.
             None if limit == MemoryLimit::Host => (0, denied.available / HOST_STEP * HOST_STEP),
-            None => (0, denied.available),
+            None => {
+                let gpu = session.and_then(|session| session.gpus.get(device? as usize));
+                let gpu = gpu.and_then(|gpu| self.registry.gpu(gpu.id));
+                (gpu.map_or(0, |gpu| gpu.seen.memory_bytes), denied.available)
+            }
         };
         Shortage {
             limit,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_sched::{Event, GpuId, SessionId, Usage, VmId, VmStats};
+use vgpu_sched::{Cap, Event, GpuId, SECONDS, SessionId, Usage, VmId, VmStats};
 
 use super::actor::Actor;
 use super::reactor::now_ns;
@@ -29,6 +29,33 @@ struct VmMeter {
     /// Bytes copied to the guest by sessions that have ended.
     out_ended: u64,
     directions: Directions,
+    held_back: BTreeMap<Cap, HeldBack>,
+}
+
+/// When a rate limit last held back a VM, and when an event last reported this.
+#[derive(Debug, Default, Clone, Copy)]
+struct HeldBack {
+    reported_ns: Option<u64>,
+    last_ns: Option<u64>,
+}
+
+impl HeldBack {
+    /// Time in ns without a held call after which the next held call is a new beginning.
+    const PAUSE_NS: u64 = 60 * SECONDS;
+    /// Time in ns after which an event reports again that the limit still holds back the VM.
+    const AGAIN_NS: u64 = 3_600 * SECONDS;
+
+    /// Notes that the limit holds back the VM now. Returns whether to report an event.
+    fn is_reported(&mut self, now_ns: u64) -> bool {
+        let within = |at: Option<u64>, most| at.is_some_and(|at| now_ns.saturating_sub(at) < most);
+        let goes_on = within(self.last_ns, Self::PAUSE_NS);
+        self.last_ns = Some(now_ns);
+        if goes_on && within(self.reported_ns, Self::AGAIN_NS) {
+            return false;
+        }
+        self.reported_ns = Some(now_ns);
+        true
+    }
 }
 
 /// Splits copied bytes by direction. The scheduler counts the sum, because the sum is limited. The
@@ -296,7 +323,13 @@ impl Actor {
         if delta == UsageDelta::default() {
             return;
         }
-        if let Some(cap) = stats.rate_limited_by.filter(|_| delta.add.rate_limited > 0) {
+        if let Some(cap) = stats.rate_limited_by.filter(|_| delta.add.rate_limited > 0)
+            && meter
+                .held_back
+                .entry(cap)
+                .or_default()
+                .is_reported(now_ns())
+        {
             let vm_id = vm.vm_id;
             self.events.report(Report::RateLimited { vm_id, cap });
         }
@@ -316,6 +349,23 @@ fn permille(part: u64, whole: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_limit_is_reported_at_the_beginning_and_once_an_hour() {
+        let mut held_back = HeldBack::default();
+        let hour = 3_600;
+        let reported =
+            (0..hour + hour / 2).filter(|second| held_back.is_reported(second * SECONDS));
+        assert_eq!(reported.collect::<Vec<_>>(), [0, hour]);
+        assert!(
+            !held_back.is_reported((hour + hour / 2 + 30) * SECONDS),
+            "it goes on"
+        );
+        assert!(
+            held_back.is_reported((hour + hour / 2 + 90) * SECONDS),
+            "a new beginning"
+        );
+    }
 
     #[test]
     fn directions_sum_up_whenever_each_is_read() {

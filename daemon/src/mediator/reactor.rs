@@ -62,12 +62,12 @@ impl Source {
 pub(super) enum Due {
     /// Kill the worker: its time to end by itself is over.
     Kill(u64),
-    /// Look whether the killed worker still ends, or is stuck.
-    Dying(u64),
+    /// Check whether the killed worker still exits, or is stuck.
+    CheckExit(u64),
     /// Check whether the remaining processes of a dead worker have ended.
     Clear(u64),
-    /// Read the messages of this worker again. vgpud paused the reading because the worker sent too
-    /// many messages.
+    /// Read the messages of this worker again. vgpud paused the reading because the workers of
+    /// its VM sent too many messages.
     ResumeReading(u64),
     /// Report the progress of the lease holders to the scheduler.
     Progress,

@@ -52,7 +52,7 @@ pub(super) struct Session {
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,
     pub(super) reading: Reading,
-    /// The last look at the worker after its kill.
+    /// The last check of the worker after its kill.
     pub(super) dying: Option<Dying>,
 }
 
@@ -113,62 +113,73 @@ pub(super) struct Lease {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dying {
     /// Time of the kill, in ns.
-    pub(super) begun_ns: u64,
-    /// Last time at which the worker was seen to end, in ns.
-    pub(super) alive_ns: u64,
-    /// Time in ns that its threads had used or waited for a processor, at the last look.
-    pub(super) scheduled_ns: Option<u64>,
+    begun_ns: u64,
+    /// Last time at which the worker was seen to exit, in ns.
+    alive_ns: u64,
+    /// Time in ns that its threads had used or waited for a processor, at the last check.
+    scheduled_ns: Option<u64>,
+    /// Whether the VM gets a strike if the worker is stuck.
+    pub(super) is_breach: bool,
 }
 
-/// What a look at a killed worker found.
+/// What a check of a killed worker found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
-    /// The worker still ends.
-    Ends,
-    /// The worker neither used nor waited for a processor since the last look.
+pub(super) enum ExitCheck {
+    /// The worker still exits.
+    Exits,
+    /// The worker neither used nor waited for a processor since the last check.
     Unclear,
     /// The worker is stuck in the driver, or takes too long.
     Stuck,
 }
 
-/// Number of looks at a killed worker within the time after which it counts as stuck.
-pub(super) const LOOKS: u64 = 4;
+/// Number of checks of a killed worker within the time after which it counts as stuck.
+pub(super) const EXIT_CHECKS: u64 = 4;
 
-/// A killed worker still ends if it used or waited for a processor for at least one part in this
-/// number of the time since the last look. A driver that waits for its device uses less.
-const ENDING_PART: u64 = 8;
+/// A killed worker still exits if it used or waited for a processor for at least one part in this
+/// number of the time since the last check. A driver that waits for its device uses less.
+const EXITING_PART: u64 = 8;
 
-/// Number of times that the time after which a worker counts as stuck may pass while it still ends.
-const ENDING_MOST: u64 = 6;
+/// Number of times that the time after which a worker counts as stuck may pass while it still
+/// exits.
+const EXITING_MOST: u64 = 6;
 
 impl Dying {
-    /// `begun_ns`: time of the kill.
-    pub(super) fn since(begun_ns: u64) -> Dying {
+    /// `begun_ns`: time of the kill. `is_breach`: whether the VM gets a strike if the worker is
+    /// stuck.
+    pub(super) fn since(begun_ns: u64, is_breach: bool) -> Dying {
         Dying {
             begun_ns,
             alive_ns: begun_ns,
             scheduled_ns: None,
+            is_breach,
         }
+    }
+
+    /// vgpud did not run for `for_ns`, which the worker's time to exit does not count.
+    pub(super) fn shift(&mut self, for_ns: u64) {
+        self.begun_ns = self.begun_ns.saturating_add(for_ns);
+        self.alive_ns = self.alive_ns.saturating_add(for_ns);
     }
 
     /// `scheduled`: what the kernel tells about the worker's threads. `verify_ns`: time after which
     /// a worker that does not end counts as stuck.
-    pub(super) fn look(&mut self, now_ns: u64, scheduled: Scheduled, verify_ns: u64) -> Look {
+    pub(super) fn check(&mut self, now_ns: u64, scheduled: Scheduled, verify_ns: u64) -> ExitCheck {
         // The sum falls when threads end.
         let before = self.scheduled_ns.replace(scheduled.ns);
         let moved = before.map_or(0, |before| scheduled.ns.abs_diff(before));
-        let ends = scheduled.runnable || moved >= verify_ns / LOOKS / ENDING_PART;
-        let most = verify_ns.saturating_mul(ENDING_MOST);
+        let exits = scheduled.runnable || moved >= verify_ns / EXIT_CHECKS / EXITING_PART;
+        let most = verify_ns.saturating_mul(EXITING_MOST);
         if now_ns.saturating_sub(self.begun_ns) >= most {
-            return Look::Stuck;
+            return ExitCheck::Stuck;
         }
-        if ends {
+        if exits {
             self.alive_ns = now_ns;
-            return Look::Ends;
+            return ExitCheck::Exits;
         }
         match now_ns.saturating_sub(self.alive_ns) >= verify_ns {
-            true => Look::Stuck,
-            false => Look::Unclear,
+            true => ExitCheck::Stuck,
+            false => ExitCheck::Unclear,
         }
     }
 }
@@ -223,16 +234,16 @@ mod tests {
     const BEGUN: u64 = 5_000;
     const VERIFY: u64 = 4_000;
 
-    /// Looks four times per `VERIFY`, with what `scheduled` says at each look, until the worker is
-    /// stuck. Returns the time from the kill to that look.
+    /// Checks four times per `VERIFY`, with what `scheduled` says at each check, until the worker
+    /// is stuck. Returns the time from the kill to that check.
     fn stuck_after(scheduled: impl Fn(u64) -> (u64, bool)) -> u64 {
-        let mut dying = Dying::since(BEGUN);
+        let mut dying = Dying::since(BEGUN, false);
         (1..)
-            .map(|look| look * VERIFY / LOOKS)
+            .map(|check| check * VERIFY / EXIT_CHECKS)
             .find(|&after| {
                 let (ns, runnable) = scheduled(after);
                 let scheduled = Scheduled { ns, runnable };
-                dying.look(BEGUN + after, scheduled, VERIFY) == Look::Stuck
+                dying.check(BEGUN + after, scheduled, VERIFY) == ExitCheck::Stuck
             })
             .expect("each worker is stuck in the end")
     }
@@ -249,5 +260,15 @@ mod tests {
         assert_eq!(stuck_after(|_| (777, true)), 6 * VERIFY);
         // The worker moves at first, then no more.
         assert_eq!(stuck_after(|after| (after.min(VERIFY), false)), 2 * VERIFY);
+    }
+
+    #[test]
+    fn the_time_in_which_vgpud_did_not_run_does_not_count() {
+        const AWAY: u64 = 100 * VERIFY;
+        let mut dying = Dying::since(BEGUN, false);
+        dying.shift(AWAY);
+        let mut check = |after| dying.check(BEGUN + AWAY + after, Scheduled::default(), VERIFY);
+        assert_eq!(check(VERIFY - 1), ExitCheck::Unclear);
+        assert_eq!(check(VERIFY), ExitCheck::Stuck);
     }
 }

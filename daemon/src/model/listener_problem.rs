@@ -33,7 +33,7 @@ impl ListenerProblem {
     #[must_use]
     pub fn sentence(&self) -> String {
         let socket = format!("{} (VM {})", self.path.display(), self.vm_id);
-        self.sentence_of(&socket, "it is in its place")
+        self.sentence_of(&socket, "the socket file still exists there")
     }
 
     fn sentence_of(&self, sockets: &str, in_place: &str) -> String {
@@ -41,7 +41,7 @@ impl ListenerProblem {
         match self.listens {
             false => format!("vgpud does not listen on {sockets}: {problem}"),
             true => {
-                format!("vgpud listens on {sockets} and cannot see whether {in_place}: {problem}")
+                format!("vgpud listens on {sockets} but cannot check whether {in_place}: {problem}")
             }
         }
     }
@@ -60,7 +60,9 @@ impl ListenerProblem {
         let told = alike.into_iter().map(|problems| {
             let what = match &problems[..] {
                 [problem] => problem.sentence(),
-                problems => problems[0].sentence_of(&named(problems), "they are in their places"),
+                problems => {
+                    problems[0].sentence_of(&named(problems), "the socket files still exist there")
+                }
             };
             (what, problems[0].hint.clone())
         });
@@ -129,7 +131,7 @@ mod tests {
         unseen.listens = true;
         assert_eq!(
             unseen.sentence(),
-            "vgpud listens on /x/23 (VM 23) and cannot see whether it is in its place: it is silent"
+            "vgpud listens on /x/23 (VM 23) but cannot check whether the socket file still exists there: it is silent"
         );
     }
 }

@@ -20,14 +20,9 @@ use vgpu_api::{
 };
 pub use vgpu_api::{ScanResult, ScannedGpu};
 use vgpu_proto::limits::PINNED_AT_START;
+pub use vgpu_proto::text::counted;
 pub use vgpu_sched::Histogram;
 use vgpu_sched::Past;
-
-/// A number of things, for instance `1 strike` and `2 strikes`.
-#[must_use]
-pub fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
 
 /// A registration of a VM. A VM number or CID that is used again later belongs to another
 /// registration.

@@ -4,6 +4,7 @@
 //! even SIGKILL ends it. A probe that hangs is given up, and vgpud goes on.
 
 mod confinement;
+mod failure;
 mod processes;
 mod run;
 mod soft_state;
@@ -28,6 +29,7 @@ use crate::worker::owner::{Owner, Use, reachable};
 
 pub(crate) use confinement::DRIVER;
 pub use confinement::{Attempt, Verdict};
+use failure::Failure;
 use run::Written;
 
 /// Runs probes.
@@ -44,26 +46,6 @@ struct Answer {
     /// Whether the device memory was full.
     #[serde(default)]
     full: bool,
-}
-
-/// Why a probe gave no answer, or why its check did not pass.
-#[derive(Debug)]
-struct Failure {
-    found: CheckFound,
-    message: String,
-}
-
-impl From<String> for Failure {
-    fn from(message: String) -> Failure {
-        let found = CheckFound::Failed;
-        Failure { found, message }
-    }
-}
-
-impl From<Failure> for String {
-    fn from(failure: Failure) -> String {
-        failure.message
-    }
 }
 
 /// Time between two attempts of a check while the device memory or the host is full.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vgpu_proto::text::printable;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::mediation::CheckFound;
 use crate::worker::confine::{Confinement, Jail, Program};
 use crate::worker::process::{Exit, Process};

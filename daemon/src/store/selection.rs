@@ -25,7 +25,7 @@ pub struct AuditSelection {
     pub of: Selection,
     /// By this actor, as the line names it (`uid:1000`).
     pub actor: Option<String>,
-    /// Of this action (`vm-set`).
+    /// Of this action (`vm-set`); `refused`: every refused command, which keeps its own action.
     pub action: Option<String>,
     /// With a target that contains this text.
     pub target: Option<String>,
@@ -78,7 +78,10 @@ pub(super) fn of_audit() -> String {
     let listed = "EXISTS (SELECT 1 FROM json_tree(audit.detail) AS part \
                   WHERE part.path LIKE '%vm_ids%' AND part.value = ?4)";
     let killed = "(target LIKE '% of vm ' || ?4 OR target LIKE '% of vm ' || ?4 || ' (refused: %')";
-    let named = "(?7 IS NULL OR actor = ?7) AND (?8 IS NULL OR action = ?8) \
-                 AND (?9 IS NULL OR instr(target, ?9) > 0)";
-    format!("{TIME} AND (?4 IS NULL OR {killed} OR {listed}) AND {named}")
+    let refused = "(?8 = 'refused' AND instr(target, '(refused: ') > 0)";
+    let named = "(?7 IS NULL OR actor = ?7) AND (?9 IS NULL OR instr(target, ?9) > 0)";
+    format!(
+        "{TIME} AND (?4 IS NULL OR {killed} OR {listed}) AND {named} \
+         AND (?8 IS NULL OR action = ?8 OR {refused})"
+    )
 }

@@ -21,8 +21,8 @@ pub fn lead() {
     }
 }
 
-/// Gives the calling process, which has one thread, the priority of workers. Makes only system
-/// calls.
+/// Gives the calling thread the priority of workers, nice 0. Makes only system calls, so that a
+/// process may call it after a fork.
 pub(crate) fn follow() {
     if getpriority_process(None).is_ok_and(|now| now < 0) {
         // Lowering a priority never fails.

@@ -140,6 +140,17 @@ impl WorkerCgroup {
         list.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
+    /// Time in ns that the processes of the cgroup used a processor, those that have ended
+    /// included.
+    #[must_use]
+    pub fn used_ns(&self) -> Option<u64> {
+        let stat = fs::read_to_string(self.dir.join("cpu.stat")).ok()?;
+        let us = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec "))?;
+        us.parse::<u64>().ok()?.checked_mul(1_000)
+    }
+
     /// Removes the cgroup, which must be empty. Blocks for up to 1 s, because the kernel may need a
     /// moment after the last process has ended.
     pub fn remove(&self) {

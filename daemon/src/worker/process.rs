@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -92,7 +93,9 @@ impl Process {
         }
     }
 
-    fn is_gone(&self) -> bool {
+    /// Whether the process has ended. Does not reap a child.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
     }
@@ -105,41 +108,84 @@ impl AsFd for Process {
     }
 }
 
-/// What the kernel tells about the threads of some processes, of at most 64 threads.
+/// Most processes of a worker that a check reads. Bounds the time of a check.
+const PROCESSES_MOST: usize = 64;
+/// Most threads that a check reads, and most threads per process whose children it reads.
+const THREADS_MOST: usize = 16;
+
+/// Returns a process and its descendants, at most [`PROCESSES_MOST`]; the process is first. Has
+/// processes that are exiting, which `cgroup.procs` may lack.
+#[must_use]
+pub fn family(pid: u32) -> Vec<u32> {
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        next += 1;
+        // Needs a kernel with CONFIG_PROC_CHILDREN, as distributions build it.
+        let children = threads(parent).take(THREADS_MOST);
+        let children =
+            children.filter_map(|dir| std::fs::read_to_string(dir.join("children")).ok());
+        for list in children {
+            let list = list.split_ascii_whitespace();
+            let room = PROCESSES_MOST - family.len();
+            family.extend(list.filter_map(|pid| pid.parse::<u32>().ok()).take(room));
+        }
+    }
+    family
+}
+
+/// What the kernel tells about the use of processors by some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Time in ns that they used a processor, or waited for one before they got it.
+    /// Time in ns that the processes used a processor, plus the time that the first
+    /// [`THREADS_MOST`] threads waited for a processor.
     pub ns: u64,
-    /// Whether one of them uses or waits for a processor now.
+    /// Whether a thread uses or waits for a processor now.
     pub runnable: bool,
 }
 
 impl Scheduled {
-    /// Reads `/proc`. What the kernel does not tell is 0 and false.
+    /// Reads `/proc`. What the kernel does not tell is 0 and false. `used_ns`: the time that the
+    /// processes' cgroup used a processor, if known.
     #[must_use]
-    pub fn of(pids: &[u32]) -> Scheduled {
-        /// Bounds the time that the answer takes.
-        const THREADS: usize = 64;
-        let threads = pids.iter().flat_map(|pid| {
-            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-            threads.into_iter().flatten().filter_map(Result::ok)
-        });
-        let mut all = Scheduled::default();
-        for thread in threads.take(THREADS) {
-            let read = |file| std::fs::read(thread.path().join(file)).unwrap_or_default();
+    pub fn of(pids: &[u32], used_ns: Option<u64>) -> Scheduled {
+        let pids = || pids.iter().copied().take(PROCESSES_MOST);
+        let mut all = Scheduled {
+            ns: used_ns.unwrap_or_else(|| pids().map(used).sum()),
+            runnable: false,
+        };
+        for thread in pids().flat_map(threads).take(THREADS_MOST) {
+            let read = |file| std::fs::read(thread.join(file)).unwrap_or_default();
             // proc(5): time on a processor, time in the queue, number of time slices.
             let times = read("schedstat");
             let times = std::str::from_utf8(&times).unwrap_or_default();
-            let times = times.split_ascii_whitespace().take(2);
-            all.ns += times
-                .filter_map(|time| time.parse::<u64>().ok())
-                .sum::<u64>();
+            let waited = times.split_ascii_whitespace().nth(1);
+            all.ns += waited.and_then(|ns| ns.parse().ok()).unwrap_or(0);
             let stat = read("stat");
             let state = after_name(&stat).and_then(|fields| fields.split_ascii_whitespace().next());
             all.runnable |= state == Some("R");
         }
         all
     }
+}
+
+/// The directories of a process's threads.
+fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().filter_map(Result::ok);
+    threads.map(|thread| thread.path())
+}
+
+/// Time in ns that all threads of a process used a processor, those that have ended included.
+fn used(pid: u32) -> u64 {
+    /// The unit of proc(5): `USER_HZ` is 100 on every architecture that vgpud runs on.
+    const TICK_NS: u64 = 10_000_000;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = after_name(&stat).unwrap_or_default();
+    // In user mode and in the kernel: the 12th and 13th field after the name (proc(5), 14 and 15).
+    let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+    let ticks = ticks.filter_map(|ticks| ticks.parse::<u64>().ok());
+    ticks.sum::<u64>().saturating_mul(TICK_NS)
 }
 
 /// The fields of `/proc/PID/stat` after the name, which is in parentheses. A program chooses the
@@ -204,22 +250,20 @@ mod tests {
         let script = ["-c", "while :; do :; done"];
         let mut busy = Command::new("sh").args(script).spawn().unwrap();
         let mut sleeps = Command::new("sleep").arg("100").spawn().unwrap();
-        while !Scheduled::of(&[busy.id()]).runnable {
+        while !Scheduled::of(&[busy.id()], None).runnable {
             in_time();
         }
-        if Scheduled::of(&[std::process::id()]).ns == 0 {
-            eprintln!("SKIPPED IN PART: this kernel has no /proc/PID/schedstat");
-        } else {
-            let of_both = || Scheduled::of(&[busy.id(), sleeps.id()]).ns;
-            let begun = of_both();
-            while of_both() < begun + 100_000_000 {
-                in_time();
-            }
+        let of_both = || Scheduled::of(&[busy.id(), sleeps.id()], None).ns;
+        let begun = of_both();
+        while of_both() < begun + 100_000_000 {
+            in_time();
         }
+        let of_cgroup = Scheduled::of(&[], Some(7));
+        assert_eq!((of_cgroup.ns, of_cgroup.runnable), (7, false));
         // Until its start is over.
         let mut before = Scheduled::default();
         loop {
-            let now = Scheduled::of(&[sleeps.id()]);
+            let now = Scheduled::of(&[sleeps.id()], None);
             if now == before && !now.runnable {
                 break;
             }
@@ -231,7 +275,49 @@ mod tests {
             process.kill().unwrap();
             process.wait().unwrap();
         }
-        assert_eq!(Scheduled::of(&[busy.id()]), Scheduled::default());
+        assert_eq!(Scheduled::of(&[busy.id()], None), Scheduled::default());
+    }
+
+    /// A taken-over worker chooses which of its threads are the first. nextest runs each test in a
+    /// process of its own, so that no other test uses the processor for this process.
+    #[test]
+    fn the_time_of_a_thread_behind_many_others_counts() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let ended = std::sync::Arc::new(std::sync::Mutex::new(ended));
+        for _ in 0..2 * THREADS_MOST {
+            let ended = ended.clone();
+            std::thread::spawn(move || ended.lock().unwrap().recv());
+        }
+        let own = || used(std::process::id());
+        let begun = own();
+        let busy = std::thread::spawn(move || {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while own() < begun + 100_000_000 {
+                assert!(Instant::now() < deadline, "not seen in time");
+            }
+        });
+        busy.join().unwrap();
+        drop(end);
+    }
+
+    #[test]
+    #[allow(clippy::zombie_processes)]
+    fn what_a_process_started_is_of_its_family() {
+        let script = ["-c", "sleep 100 & wait"];
+        let parent = Command::new("sh").args(script).spawn().unwrap();
+        let parent = Process::open(parent.id()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let child = loop {
+            if let [first, child] = family(parent.pid())[..] {
+                assert_eq!(first, parent.pid());
+                break child;
+            }
+            assert!(Instant::now() < deadline, "the child is not listed");
+        };
+        Process::open(child).unwrap().kill();
+        parent.kill();
+        wait(&parent);
+        assert_eq!(family(parent.pid()), [parent.pid()]);
     }
 
     #[test]

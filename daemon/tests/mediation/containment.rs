@@ -116,6 +116,37 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     Guest::connect(&host.socket(2)).ask(b'W', b'G');
 }
 
+/// Without a lease, no limit of time applies: only the check of the kill finds the worker.
+#[test]
+fn a_worker_that_leaves_vgpud_and_cannot_be_killed_condemns_its_gpu_and_is_a_strike() {
+    let host = Host::with(&Setup {
+        start: "stubborn",
+        configure: |config| config.worker.kill_verify_ms = 1_000,
+        ..Setup::default()
+    });
+    let [mut stuck] = host.guests();
+    let Some(let_go) = hold(&host, 0) else { return };
+    stuck.say(b'X');
+    let (kind, _, text) = stuck.note();
+    assert_eq!(kind, ControlNote::Ended);
+    assert!(text.contains("closed its connection"), "{text}");
+    let strike = until("the VM is struck", || {
+        host.events(EventKind::Strike).first().cloned()
+    });
+    assert!(
+        strike
+            .message
+            .contains("its worker did not end after the kill"),
+        "{}",
+        strike.message
+    );
+    until("the GPU is suspect", || {
+        host.events(EventKind::GpuSuspect).first().cloned()
+    });
+    drop(let_go);
+    host.wait_no_sessions();
+}
+
 #[test]
 fn vgpud_ends_although_a_worker_does_not() {
     let mut host = impatient();

@@ -93,7 +93,7 @@ fn device_memory_is_the_vms_ledger() {
     // The administrator sees the refusal once for each session.
     let told = host.events(EventKind::MemoryRefused);
     assert_eq!(told.len(), 1, "{told:?}");
-    let values = "memory quota 1 MiB, 1 MiB in use, 1 MiB asked";
+    let values = "memory quota 1 MiB, all of it in use, 1 MiB asked";
     assert!(told[0].message.contains(values), "{told:?}");
     assert_eq!((told[0].vm_id, told[0].severity), (Some(1), Severity::Info));
     let vm = &host.snapshot().vms[0];

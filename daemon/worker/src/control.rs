@@ -52,12 +52,17 @@ pub enum ControlError {
     Os(#[from] Errno),
 }
 
-/// Takes ownership of the control socket, which vgpud left on descriptor 3.
-pub fn inherited() -> OwnedFd {
-    // SAFETY: vgpud starts a worker with its control socket on this descriptor, and nothing else in
-    // this program has opened or used the descriptor. If it is not a socket, the first receive
-    // fails.
-    unsafe { OwnedFd::from_raw_fd(CONTROL_FD) }
+/// Takes ownership of the control socket, which vgpud left on descriptor 3. `None`: the descriptor
+/// is not open, because vgpud did not start this program.
+pub fn inherited() -> Option<OwnedFd> {
+    // SAFETY: the call only reads the flags of a descriptor number, which may be closed.
+    if unsafe { libc::fcntl(CONTROL_FD, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor is open. vgpud starts a worker with its control socket on this
+    // descriptor, and nothing else in this program has opened or used the descriptor. If it is not
+    // a socket, the first receive fails.
+    Some(unsafe { OwnedFd::from_raw_fd(CONTROL_FD) })
 }
 
 /// Wakes the session's thread, which waits for this eventfd.

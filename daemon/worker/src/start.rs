@@ -57,7 +57,9 @@ fn confine() -> nix::Result<()> {
 }
 
 fn begin() -> Result<(), String> {
-    let socket = Arc::new(control::inherited());
+    let by_hand =
+        || "this program is started by vgpud, with a control socket on descriptor 3".to_owned();
+    let socket = Arc::new(control::inherited().ok_or_else(by_hand)?);
     let vgpud = Vgpud::new(Arc::clone(&socket));
     let mut messages = Messages::new(Arc::clone(&socket));
     let (start, lease, hint) = match messages.wait() {
@@ -69,12 +71,7 @@ fn begin() -> Result<(), String> {
             Err(fds) => return Err(format!("Start came with {} descriptors, not 2", fds.len())),
         },
         Ok(other) => return Err(format!("vgpud began with {:?}", other.message)),
-        Err(ControlError::Closed) => {
-            return Err(
-                "this program is started by vgpud, with a control socket on descriptor 3"
-                    .to_owned(),
-            );
-        }
+        Err(ControlError::Closed) => return Err(by_hand()),
         Err(e) => return Err(format!("{e}; this program is started by vgpud")),
     };
     let waker = Waker::new().map_err(|e| format!("no eventfd: {e}"))?;

@@ -23,6 +23,8 @@ use crate::fd::beyond_standard;
 pub enum Failure {
     /// Nothing listens at the address.
     Nobody(String),
+    /// This machine or this program lacks a descriptor or memory for the connection.
+    Lacking(String),
     /// The connection broke, or the deadline passed.
     Lost(String),
     /// The peer is not a vgpud of this version.
@@ -35,9 +37,10 @@ pub enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Nobody(text) | Failure::Lost(text) | Failure::Garbled(text) => {
-                f.write_str(text)
-            }
+            Failure::Nobody(text)
+            | Failure::Lacking(text)
+            | Failure::Lost(text)
+            | Failure::Garbled(text) => f.write_str(text),
             Failure::Refused(_, text) => write!(f, "the host refused this program: {text}"),
         }
     }
@@ -58,7 +61,7 @@ impl Socket<'_> {
     /// Connects. `limit` covers the connection and the whole exchange through this value.
     ///
     /// # Errors
-    /// [`Failure::Nobody`].
+    /// [`Failure::Nobody`], [`Failure::Lacking`].
     pub fn connect(address: &Address, limit: Duration) -> Result<Socket<'_>, Failure> {
         let until = Instant::now() + limit;
         let connected = match address {
@@ -68,7 +71,15 @@ impl Socket<'_> {
             Address::Unix(path) => UnixAddr::new(path.as_bytes())
                 .and_then(|place| open(AddressFamily::Unix, &place, limit)),
         };
-        let fd = connected.map_err(|e| Failure::Nobody(unconnected(address, e)))?;
+        let fd = connected.map_err(|e| {
+            let text = unconnected(address, e);
+            match e {
+                Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS => {
+                    Failure::Lacking(text)
+                }
+                _ => Failure::Nobody(text),
+            }
+        })?;
         Ok(Socket {
             fd,
             address,
@@ -188,6 +199,19 @@ fn unconnected(address: &Address, e: Errno) -> String {
             "this user may not connect to {address} ({why}): the socket is another user's; the host's administrator \
              registers the VM with the user's number (vgpu-admin register-vm --peer-uid=...)"
         ),
+        (_, Errno::EMFILE) => format!(
+            "this program has no free descriptor for the connection to {address} ({why}): close files, or raise the \
+             limit (ulimit -n)"
+        ),
+        (_, Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+            format!(
+                "this machine has no room for the connection to {address} ({why}): end other programs"
+            )
+        }
+        (Address::Unix(_), Errno::ENOENT) => format!(
+            "no vgpud answers at {address} ({why}): the VM is not registered on the host, the VM's directory of the \
+             host is not mounted there, or VGPU_ADDRESS is wrong"
+        ),
         (Address::Vsock { .. }, Errno::ENODEV) => format!(
             "this VM has no vsock device, so it cannot reach {address} ({why}): load the module of this VM's \
              hypervisor (modprobe vmw_vsock_virtio_transport), or have the host's administrator give the VM a \
@@ -235,6 +259,8 @@ mod tests {
             module.starts_with("the vsock module is not loaded"),
             "{module}"
         );
+        let full = unconnected(&vsock, Errno::EMFILE);
+        assert!(full.contains("ulimit -n"), "{full}");
         for e in [Errno::ECONNREFUSED, Errno::ECONNRESET, Errno::ETIMEDOUT] {
             let nobody = unconnected(&vsock, e);
             assert!(

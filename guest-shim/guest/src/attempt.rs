@@ -72,6 +72,8 @@ fn told(output: &Output) -> Result<String, String> {
     };
     Err(match said(&output.stderr) {
         said if said.is_empty() => text,
+        // The library's line about a failed call names the code too.
+        said if said.contains(&text) => said,
         said => format!("{text}: {said}"),
     })
 }

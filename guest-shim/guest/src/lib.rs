@@ -50,34 +50,34 @@ pub fn command_line() -> clap::Command {
 /// Runs the command that the process's arguments name.
 #[must_use]
 pub fn run() -> ExitCode {
-    let (text, good) = match Cli::parse().command {
+    let told = match Cli::parse().command {
         Command::Status => told(tell::status),
         Command::Explain => told(tell::explain),
-        Command::Doctor => doctor::examine(),
+        Command::Doctor => Ok(doctor::examine()),
         Command::Attempt { step } => return step.make(),
     };
-    let written = match good {
-        true => std::io::stdout().write_all(text.as_bytes()),
-        false => std::io::stderr().write_all(text.as_bytes()),
+    let (text, good) = match told {
+        Ok(told) => told,
+        Err(why) => {
+            eprintln!("vgpu-guest: {why}");
+            return ExitCode::FAILURE;
+        }
     };
-    match written {
-        Ok(()) if good => return ExitCode::SUCCESS,
+    match std::io::stdout().write_all(text.as_bytes()) {
         // A closed pipe is a normal end.
-        Err(e) if good && e.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
-        Err(e) if good => eprintln!("vgpu-guest: the answer cannot be written: {e}"),
-        _ => {}
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("vgpu-guest: the answer cannot be written: {e}");
+            ExitCode::FAILURE
+        }
+        _ if good => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
-    ExitCode::FAILURE
 }
 
-/// Asks vgpud about this VM. Returns the text to print, and whether vgpud answered.
-fn told(tell: fn(&Looked) -> String) -> (String, bool) {
-    let looked = Address::from_environment()
-        .and_then(|address| look(&address, LIMIT).map_err(|e| e.to_string()));
-    match looked {
-        Ok(looked) => (tell(&looked), true),
-        Err(why) => (format!("vgpu-guest: {why}\n"), false),
-    }
+/// Asks vgpud about this VM. Returns the text to print, and `true`, because nothing is checked.
+fn told(tell: fn(&Looked) -> String) -> Result<(String, bool), String> {
+    let looked = look(&Address::from_environment()?, LIMIT).map_err(|e| e.to_string())?;
+    Ok((tell(&looked), true))
 }
 
 #[cfg(test)]

@@ -23,10 +23,17 @@ pub(crate) fn found(name: &str, symbol: &str) -> Result<Found, String> {
     // SAFETY: every CUDA program of this machine loads the library of this name.
     let library = unsafe { Library::new(name) }.map_err(|e| {
         let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-        format!(
-            "{name} cannot be loaded ({why}); install it where the loader looks (/etc/ld.so.conf.d, ldconfig) or \
-             name its directory in LD_LIBRARY_PATH"
-        )
+        // The loader says the same of a library that this library needs.
+        let missing = why.starts_with(&format!("{name}: ")) && why.contains("No such file");
+        let way_out = match missing {
+            true => {
+                "install it where the loader looks (/etc/ld.so.conf.d, ldconfig) or name its directory in \
+                 LD_LIBRARY_PATH"
+            }
+            // Damaged, of another architecture, or without a library that it needs.
+            false => "install vGPU's library in the place of this file",
+        };
+        format!("{name} cannot be loaded ({why}); {way_out}")
     })?;
     // SAFETY: the symbol is looked up, but not called.
     let symbol = unsafe { library.get::<*const ()>(symbol.as_bytes()) };

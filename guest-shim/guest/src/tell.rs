@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use vgpu_proto::cuda::version_text;
 use vgpu_proto::look::{Looked, LookedGpu, LookedPart};
+use vgpu_proto::text::size;
 
 /// Name of the limit after which a single operation is ended.
 const HARD_LIMIT: &str = "hard limit of an operation";
@@ -27,8 +28,7 @@ pub(crate) fn status(looked: &Looked) -> String {
         text.push_str("No GPU: the host's administrator can assign one.\n");
     }
     for process in &looked.processes {
-        let part =
-            |part: &LookedPart| format!("{} MiB on GPU {}", mib(part.memory_bytes), part.gpu);
+        let part = |part: &LookedPart| format!("{} on GPU {}", size(part.memory_bytes), part.gpu);
         let parts: Vec<String> = process.gpus.iter().map(part).collect();
         let _ = writeln!(
             text,
@@ -62,7 +62,9 @@ pub(crate) fn explain(looked: &Looked) -> String {
     if let Some(trouble) = trouble(looked) {
         let _ = writeln!(text, "{trouble}");
     }
-    if let Some(waiting) = looked.standing.waiting_ns {
+    /// The shortest wait in ns that the text can show.
+    const SHOWN_NS: u64 = 100_000;
+    if let Some(waiting) = looked.standing.waiting_ns.filter(|ns| *ns >= SHOWN_NS) {
         let _ = writeln!(
             text,
             "Its work has waited for {:.1} ms.",
@@ -99,7 +101,7 @@ fn device(gpu: &LookedGpu) -> String {
         "{} ({}), {} of {} used by this VM, {} free, {}.{} % of the last second used by this VM",
         gpu.name,
         gpu.uuid,
-        mib(gpu.memory_used_bytes),
+        size(gpu.memory_used_bytes),
         size(gpu.memory_bytes),
         size(gpu.memory_free_bytes),
         gpu.busy_permille / 10,
@@ -176,19 +178,6 @@ fn limits(looked: &Looked) -> String {
     text
 }
 
-fn mib(bytes: u64) -> u64 {
-    bytes >> 20
-}
-
-/// Formats a size in MiB. A size below 1 MiB is in KiB, and below 1 KiB in bytes.
-fn size(bytes: u64) -> String {
-    match bytes {
-        1..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", mib(bytes)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use vgpu_proto::look::{LookedLimits, LookedQuarantine, LookedUsage, Standing};
@@ -233,7 +222,7 @@ mod tests {
         for part in [
             "VM 3",
             "CUDA 12.4",
-            "0 of 8192 MiB",
+            "0 MiB of 8192 MiB",
             "12.5 %",
             "Quarantined for another 2 s: it mines",
             "class high (demoted: ",

@@ -19,6 +19,7 @@ impl Code {
     pub(crate) const TIMEOUT: Code = Code(10);
     pub(crate) const VERSION_MISMATCH: Code = Code(18);
     pub(crate) const IN_USE: Code = Code(19);
+    pub(crate) const INSUFFICIENT_RESOURCES: Code = Code(23);
     pub(crate) const ARGUMENT_VERSION: Code = Code(25);
     pub(crate) const UNKNOWN: Code = Code(999);
 }

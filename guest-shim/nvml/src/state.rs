@@ -208,6 +208,7 @@ fn ask(last: Option<Arc<Looked>>) -> Ml<Arc<Looked>> {
 fn code(failure: &Failure) -> Code {
     match failure {
         Failure::Nobody(_) | Failure::Lost(_) => Code::DRIVER_NOT_LOADED,
+        Failure::Lacking(_) => Code::INSUFFICIENT_RESOURCES,
         Failure::Garbled(_) | Failure::Refused(Some(Refusal::Version | Refusal::Malformed), _) => {
             Code::VERSION_MISMATCH
         }

@@ -30,6 +30,7 @@ impl From<Failure> for NoSession {
     fn from(failure: Failure) -> NoSession {
         let code = match &failure {
             Failure::Nobody(_) | Failure::Lost(_) => CuResult::DEVICE_UNAVAILABLE,
+            Failure::Lacking(_) => CuResult::OPERATING_SYSTEM,
             Failure::Garbled(_) => CuResult::SYSTEM_DRIVER_MISMATCH,
             Failure::Refused(refusal, _) => {
                 refusal.map_or(CuResult::OPERATING_SYSTEM, Refusal::cu_result)

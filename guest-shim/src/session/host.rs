@@ -128,7 +128,8 @@ impl Session {
         }
     }
 
-    /// Starts another thread if the idle threads are too few for the ready functions.
+    /// Wakes a thread for a ready function. First starts a thread if fewer threads are idle than
+    /// functions are ready, up to [`THREADS`] threads.
     fn hand_out(&self, mut state: std::sync::MutexGuard<'_, State>) {
         if state.idle < state.ready.len()
             && state.threads < THREADS

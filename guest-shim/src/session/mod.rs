@@ -100,7 +100,10 @@ impl Session {
     ) -> Result<&'static Session, NoSession> {
         let failed = |e: std::io::Error| NoSession {
             code: CuResult::OPERATING_SYSTEM,
-            text: format!("the guest's system refused what the session needs ({e})"),
+            text: format!(
+                "the guest's system refused what the session needs ({e}): raise the limit of descriptors and \
+                 threads (ulimit -n, ulimit -u), or end other programs"
+            ),
         };
         let session = Session {
             data: opened.data,
@@ -498,17 +501,22 @@ impl Session {
         } else {
             format!(": {text}")
         };
+        let code = format!("{status:#}");
+        // The host driver's words about a fault begin with the code.
+        let code = match text.contains(&code) {
+            true => String::new(),
+            false => format!(" [{code}]"),
+        };
         if !status.is_sticky() {
             let line = format!(
-                "an asynchronous call failed{described}. The next call that waits returns this error [{status:#}]"
+                "an asynchronous call failed{described}. The next call that waits returns this error{code}"
             );
             log::line(log::Level::Error, &line);
         } else {
             log::line(
                 log::Level::Error,
                 &format!(
-                    "the device failed{described}. Every later call returns this error: start the program again{} \
-                     [{status:#}]",
+                    "the device failed{described}. Every later call returns this error: start the program again{}{code}",
                     (self.way_out)(status)
                 ),
             );
@@ -548,7 +556,7 @@ impl Session {
         }
         log::line(
             log::Level::Error,
-            &format!("the session ended: {why} [{code:#}]"),
+            &format!("the session ended: {why}; start the program again [{code:#}]"),
         );
         // Wakes threads that read from the socket or are blocked in a write.
         sys::shutdown(self.data);
@@ -602,6 +610,10 @@ fn note_shortage(op: Op, code: CuResult, args: &[u8]) {
         return;
     };
     let way_out = match shortage.limit {
+        MemoryLimit::Quota if shortage.never_fits() => {
+            "ask for less; the host's administrator can raise the limit (vgpu-admin vm set --memory)"
+        }
+        MemoryLimit::Gpu if shortage.never_fits() => "ask for less",
         MemoryLimit::Quota => {
             "free memory; the host's administrator can raise the limit (vgpu-admin vm set --memory)"
         }
@@ -617,7 +629,7 @@ fn note_shortage(op: Op, code: CuResult, args: &[u8]) {
     let why = format!("{shortage}; {way_out}");
     if op == Op::HostMap {
         static SAID: AtomicBool = AtomicBool::new(false);
-        let lost = "kernels cannot reach this memory of the program";
+        let lost = "kernels cannot reach this page-locked or managed memory, which takes twice its size on the host";
         log::once(&SAID, &format!("{lost}: {why}"));
     } else {
         log::refusal::keep_first(code, shortage.limit.name(), &why);

@@ -49,7 +49,7 @@ words! {
         Quarantined = "quarantined",
         /// A VM was released from quarantine.
         Released = "released",
-        /// A VM is held back by a rate limit.
+        /// A rate limit began to hold back a VM, or still does after an hour.
         RateLimited = "rate_limited",
         /// A session holds device memory beyond the limit of its VM, or beyond the GPU's memory.
         MemoryBeyond = "memory_beyond",

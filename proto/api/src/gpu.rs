@@ -181,7 +181,7 @@ pub struct UnassignRequest {
 }
 
 /// The result of a scan, compared with the known GPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScanReport {
     /// All known GPUs, including vanished GPUs.
     pub gpus: Vec<Gpu>,

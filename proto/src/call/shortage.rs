@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::codec::{Decode, Encode};
+use crate::text::{size, size_up};
 
 /// The limit that refused memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
@@ -35,7 +36,8 @@ impl MemoryLimit {
 pub struct Shortage {
     /// The limit.
     pub limit: MemoryLimit,
-    /// Value of the limit in bytes; 0 for [`MemoryLimit::Gpu`] and [`MemoryLimit::Host`].
+    /// Value of the limit in bytes. [`MemoryLimit::Gpu`]: memory of the GPU. 0: unknown;
+    /// [`MemoryLimit::Host`] is always 0.
     pub total: u64,
     /// Bytes that were left under the limit.
     pub left: u64,
@@ -43,25 +45,37 @@ pub struct Shortage {
     pub asked: u64,
 }
 
+impl Shortage {
+    /// Whether the request does not fit even when all memory is free.
+    #[must_use]
+    pub fn never_fits(&self) -> bool {
+        self.total > 0 && self.asked > self.total
+    }
+}
+
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let up = |bytes: u64| bytes.div_ceil(1 << 20);
-        let (left, asked) = (self.left >> 20, up(self.asked));
-        let used = up(self.total.saturating_sub(self.left));
-        let total = self.total >> 20;
+        let (total, left, asked) = (size(self.total), size(self.left), size_up(self.asked));
+        // More than the limit may be in use, because an administrator lowered the limit.
+        let used = match self.left {
+            0 => "all of it".to_owned(),
+            left => size_up(self.total.saturating_sub(left)),
+        };
         match self.limit {
-            MemoryLimit::Quota => write!(
-                f,
-                "memory quota {total} MiB, {used} MiB in use, {asked} MiB asked"
-            ),
-            MemoryLimit::Gpu => write!(f, "the GPU has {left} MiB left, {asked} MiB asked"),
+            MemoryLimit::Quota => {
+                write!(f, "memory quota {total}, {used} in use, {asked} asked")
+            }
+            MemoryLimit::Gpu if self.never_fits() => {
+                write!(f, "the GPU has {total} in all, {asked} asked")
+            }
+            MemoryLimit::Gpu => write!(f, "the GPU has {left} left, {asked} asked"),
             MemoryLimit::Pinned => write!(
                 f,
-                "limit of pinned memory {total} MiB, {used} MiB in use, {asked} MiB asked"
+                "limit of pinned memory {total}, {used} in use, {asked} asked"
             ),
             MemoryLimit::Host => write!(
                 f,
-                "the host's limit of pinned memory for all VMs leaves {left} MiB, {asked} MiB asked"
+                "the host's limit of pinned memory for all VMs leaves {left}, {asked} asked"
             ),
         }
     }
@@ -94,7 +108,11 @@ mod tests {
         );
         assert_eq!(
             said(MemoryLimit::Pinned, 64, 0),
-            "limit of pinned memory 64 MiB, 64 MiB in use, 100 MiB asked"
+            "limit of pinned memory 64 MiB, all of it in use, 100 MiB asked"
+        );
+        assert_eq!(
+            said(MemoryLimit::Gpu, 64, 60),
+            "the GPU has 64 MiB in all, 100 MiB asked"
         );
         assert!(said(MemoryLimit::Host, 0, 3).contains("leaves 3 MiB"));
     }

@@ -322,8 +322,8 @@ fn check_flood(ended: &[Ended]) -> Check {
     )
 }
 
-/// The soft limit must have been told of the endless kernel. On a loaded machine, kernels of other
-/// VMs may pass the limit too; the row then names their VMs.
+/// An event must report that the endless kernel passed the soft limit. On a loaded machine, kernels
+/// of other VMs may pass the limit too; the row then names their VMs.
 fn check_soft_limit(host: &Host) -> Result<Check> {
     let page = host.admin_json("events -n 1000")?;
     let events = page["events"].as_array().into_iter().flatten();

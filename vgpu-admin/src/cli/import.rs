@@ -9,7 +9,7 @@ use super::{DryRun, LIMITS};
 use crate::settings::{self, Changes};
 
 /// Highest number of a VM of Proxmox VE.
-const MAX_VMID: u32 = 999_999_999;
+const MAX_PROXMOX_VMID: u32 = 999_999_999;
 
 /// `vm import …`
 #[derive(Debug, Subcommand)]
@@ -71,7 +71,7 @@ Examples:
   vgpu-admin vm import proxmox 105 --pool=A --memory=8GiB")]
     Proxmox {
         /// The VMs; without a number, all of this node.
-        #[arg(value_name = "VMID", value_parser = settings::whole(1..=MAX_VMID))]
+        #[arg(value_name = "VMID", value_parser = settings::whole(1..=MAX_PROXMOX_VMID))]
         vmids: Vec<u32>,
         /// Directory of the configuration files.
         #[arg(long, value_name = "DIR", default_value = "/etc/pve/qemu-server")]

@@ -358,7 +358,7 @@ pub(crate) struct AuditLines {
     /// Only lines of this caller: uid:1000, token:robot, or vgpud for the daemon itself.
     #[arg(long, value_name = "CALLER")]
     pub(crate) who: Option<String>,
-    /// Only lines of this action, as `vm-set`.
+    /// Only lines of this action, as `vm-set`; `refused`: every refused command.
     #[arg(long)]
     pub(crate) action: Option<String>,
     /// Only lines whose target contains this text, as `pool A` or `refused`.

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, Gpu, GpuCheckReport, GpuState, Session, exit};
+use vgpu_proto::text::counted;
 
 use super::{applied, gpu, session};
 use crate::cli::Waiting;
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
 use crate::output::{Format, print, show};
-use crate::units::counted;
 
 /// Time between two looks at the sessions.
 const LOOK: Duration = Duration::from_millis(500);

@@ -16,11 +16,7 @@ pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Resul
     if cached {
         let report = ScanReport {
             gpus: client.get("gpus").await?,
-            added: Vec::new(),
-            returned: Vec::new(),
-            moved: Vec::new(),
-            vanished: Vec::new(),
-            warnings: Vec::new(),
+            ..ScanReport::default()
         };
         show(output, &report, |report| grid(&report.gpus))?;
         return Ok(exit::DONE);

@@ -1,6 +1,7 @@
 //! Events and the audit trail.
 
 use vgpu_api::{AuditEntry, AuditPage, Event, EventPage, Severity};
+use vgpu_proto::text::counted;
 
 use super::vm::Names;
 use super::vm_numbers;
@@ -9,7 +10,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, print, printable, show, word};
 use crate::times::{Since, show_time};
-use crate::units::{counted, time};
+use crate::units::time;
 
 /// Longest time for which the daemon may delay an empty answer in follow mode, in ms.
 const FOLLOW_WAIT_MS: u64 = 20_000;

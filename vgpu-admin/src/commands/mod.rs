@@ -207,6 +207,9 @@ async fn reload(client: &Client, output: Format) -> Result<(), Error> {
         grid.row([report.applied, report.restart_needed].map(|keys| keys.join(" ").into()));
         return print(&grid.render(output));
     }
+    if report.applied.is_empty() && report.restart_needed.is_empty() {
+        return print("The configuration was read again: no setting changed.\n");
+    }
     let list = |keys: &[String]| {
         if keys.is_empty() {
             "nothing".into()

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use serde::de::IgnoredAny;
 use vgpu_api::{GpuState, HostState, Priority, Status, Vm};
+use vgpu_proto::text::counted;
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::numbers;
 use super::vm::{
     Names, has_name, limit_cells, limit_columns, limits, may_use, placed, share, state as vm_state,
-    state_word, wait_reason, wait_word,
+    state_word, wait_quantiles, wait_reason, wait_word,
 };
 use super::vm_numbers;
 use crate::client::{Client, segment};
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, json, print, printable};
 use crate::times::show_age;
-use crate::units::{bytes, count, counted, ns, show_bytes, us};
+use crate::units::{bytes, count, ns, show_bytes, us};
 use crate::vm_ids::Vms;
 
 /// Largest number of VMs of which a table shows idle ones too.
@@ -293,7 +294,8 @@ fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
         "|waits_for",
         "+CID",
         "+GPU|gpu_ids",
-        "+WAIT P50/P99|wait_p50_us",
+        "+WAIT P50/P95/P99|wait_p50_us",
+        "|wait_p95_us",
         "|wait_p99_us",
         "+STRIKES",
         "+SLICE|slice_us",
@@ -308,7 +310,7 @@ fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
             Some(reason) => format!("{}, waits for {}", vm_state(vm), wait_word(reason)),
             None => vm_state(vm),
         };
-        let wait = format!("{}/{} us", vm.wait.p50_us, vm.wait.p99_us);
+        let wait = wait_quantiles(&vm.wait);
         let cells = [
             vm.vm_id.into(),
             Cell::from(&vm.name),
@@ -325,6 +327,7 @@ fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
             Cell::maybe(vm.cid),
             placed(vm),
             Cell::new(wait, vm.wait.p50_us),
+            vm.wait.p95_us.into(),
             vm.wait.p99_us.into(),
             vm.strikes.into(),
             Cell::maybe(vm.slice_us.map(us)),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use vgpu_api::{
-    ApplyReport, Limit, MoveRequest, QuarantineRequest, RegisterRequest, Setting, Unit, VM_LIMITS,
-    Value, Vm, VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
+    ApplyReport, LatencySummary, Limit, MoveRequest, QuarantineRequest, RegisterRequest, Setting,
+    Unit, VM_LIMITS, Value, Vm, VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
 };
 
 use super::pool::exact_value;
@@ -202,13 +202,7 @@ fn sheet(vm: &Vm) -> String {
         ("May use GPUs", allowed(vm)),
         ("Waits for", or_dash(vm.waiting.map(wait_word))),
         ("Share now", percent(vm.share_permille)),
-        (
-            "Wait p50/p95/p99",
-            format!(
-                "{}/{}/{} us",
-                vm.wait.p50_us, vm.wait.p95_us, vm.wait.p99_us
-            ),
-        ),
+        ("Wait p50/p95/p99", wait_quantiles(&vm.wait)),
         ("GPU time", show_ns(u.gpu_ns)),
         ("Waited", show_ns(u.wait_ns)),
         ("Held by limits", show_ns(u.throttled_ns)),
@@ -397,6 +391,11 @@ pub(super) fn limit_columns() -> impl Iterator<Item = String> {
 pub(super) fn limit_cells(vm: &Vm) -> impl Iterator<Item = Cell> {
     let limits = vm.effective_limits.values().into_iter();
     limits.map(|(_, value)| Cell::new("", exact_value(&value)))
+}
+
+/// The median, the 95th and the 99th percentile of the waits for a turn, in us.
+pub(super) fn wait_quantiles(wait: &LatencySummary) -> String {
+    format!("{}/{}/{} us", wait.p50_us, wait.p95_us, wait.p99_us)
 }
 
 /// The cell of the reason of a wait.

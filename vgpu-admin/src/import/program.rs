@@ -30,8 +30,7 @@ fn output_within(
         .spawn();
     let mut child = spawned.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!(
-            "The program {program} is not installed: install it, or give its output in a file (--xml, \
-             --json)."
+            "The program {program} is not installed: install it, or give its output in a file."
         ),
         _ => format!("Cannot run {program}: {error}."),
     })?;

@@ -125,7 +125,8 @@ pub struct Lease {
     /// Whether vgpud was told that the credit is used up.
     spent: bool,
     hold: Hold,
-    /// Calls and bytes of data frames that needed no lease and for which no credit is paid yet.
+    /// Calls and bytes of data frames that needed no lease. The worker has not yet paid for these
+    /// frames from its credit.
     moved: Depth,
     /// Time in ns of the last request for credit for `moved`; `None` if no credit is missing.
     asked_ns: Option<u64>,

@@ -80,8 +80,9 @@ pub struct LeaseView {
 pub enum Verdict {
     /// Yes. The caller passes the estimate to [`Gate::submitted`]. `None`: the time is unknown.
     Submit(Option<Estimate>),
-    /// Not now. The caller asks again after a completion, a relief, a change of the lease, or at
-    /// the given time.
+    /// Not now. The caller asks again after a completion, after a stall was relieved
+    /// ([`Gate::relieve`](super::Gate::relieve)), after a change of the lease, or at the time in
+    /// [`Wait::until_ns`].
     Wait(Wait),
 }
 

@@ -82,7 +82,7 @@ impl Scheduler {
             if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
                 let death = Death {
                     killed_ns: now,
-                    ending_ns: now,
+                    exiting_ns: now,
                 };
                 gpu.dying.insert(id, death);
             }
@@ -122,7 +122,7 @@ impl Scheduler {
         for place in &session.places {
             let killed = self.gpus.get_mut(&place.gpu).and_then(|gpu| {
                 gpu.sessions.remove(&id);
-                gpu.dying.remove(&id).map(|death| death.ending_ns)
+                gpu.dying.remove(&id).map(|death| death.exiting_ns)
             });
             if held && unclean {
                 self.start_canary(place.gpu, killed.unwrap_or(self.now_ns));

@@ -154,7 +154,7 @@ impl Scheduler {
                 used,
             } => self.credits_spent(session, epoch, used),
             Event::WorkerExited { session } => self.worker_exited(session),
-            Event::WorkerEnding { session } => self.worker_ending(session),
+            Event::WorkerExiting { session } => self.worker_exiting(session),
             Event::Verified { gpu, ok } => self.verified(gpu, ok),
             Event::MemoryReserve {
                 session,

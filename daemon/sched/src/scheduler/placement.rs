@@ -153,7 +153,8 @@ impl Scheduler {
         }
     }
 
-    /// Ends the placement of a VM without sessions. The VM then has no lease and is in no queue.
+    /// Removes the placement of a VM. The VM must have no session left; therefore it has no lease
+    /// and leaves all queues.
     pub(super) fn unplace(&mut self, id: VmId) {
         self.sync_vm(id);
         let Some(vm) = self.vms.get_mut(&id) else {

@@ -98,6 +98,7 @@ impl Scheduler {
             }
             let cause = match cause {
                 KillCause::LeaseNotReturned => StrikeCause::LeaseNotReturned,
+                KillCause::ContendedLimit => StrikeCause::ContendedLimit,
                 _ => StrikeCause::HardLimit,
             };
             self.strike(vm, cause, None);
@@ -118,7 +119,7 @@ impl Scheduler {
         for (&id, gpu) in &mut self.gpus {
             for death in gpu.dying.values_mut() {
                 later(&mut death.killed_ns);
-                later(&mut death.ending_ns);
+                later(&mut death.exiting_ns);
             }
             if let Some(canary) = &mut gpu.canary {
                 canary.deadline_ns = canary.deadline_ns.saturating_add(for_ns);
@@ -143,13 +144,13 @@ impl Scheduler {
         self.strike(vm_id, StrikeCause::SoftLimit, Some(session));
     }
 
-    /// Handles the news that a killed worker still ends: the time after which its GPUs become
+    /// Handles the news that a killed worker still exits: the time after which its GPUs become
     /// suspect starts again. The time after which others run beside the worker does not.
-    pub(super) fn worker_ending(&mut self, id: SessionId) -> Result<(), Ignored> {
+    pub(super) fn worker_exiting(&mut self, id: SessionId) -> Result<(), Ignored> {
         self.session_mut(id)?;
         for (&gpu_id, gpu) in &mut self.gpus {
             if let Some(death) = gpu.dying.get_mut(&id) {
-                death.ending_ns = self.now_ns;
+                death.exiting_ns = self.now_ns;
                 self.dirty.insert(gpu_id);
             }
         }
@@ -166,7 +167,7 @@ impl Scheduler {
         let mut lost = gpu.canary.is_some_and(|canary| canary.deadline_ns <= now);
         let watched = gpu.health != GpuHealth::Unverified;
         for (session, death) in gpu.dying.clone() {
-            lost |= watched && now.saturating_sub(death.ending_ns) >= verify;
+            lost |= watched && now.saturating_sub(death.exiting_ns) >= verify;
             let outlasts = now.saturating_sub(death.killed_ns) >= grace;
             if outlasts && self.lease(session).is_some_and(|lease| !lease.overrun) {
                 self.declare_overrun(session, id);
@@ -267,7 +268,7 @@ impl Scheduler {
         let suspect = !matches!(gpu.health, GpuHealth::Healthy | GpuHealth::Draining);
         for (&session, death) in &gpu.dying {
             if !suspect {
-                at(Some(death.ending_ns.saturating_add(self.config.verify_ns)));
+                at(Some(death.exiting_ns.saturating_add(self.config.verify_ns)));
             }
             let waits = self.lease(session).is_some_and(|lease| !lease.overrun);
             if waits {

@@ -1,7 +1,8 @@
 //! Invariants, which the fuzzer checks after every event.
 
 use vgpu_sched::{
-    Event, GpuId, PoolConfig, Scheduler, SessionId, SessionState, SessionStats, VmId, WaitReason,
+    Event, GpuHealth, GpuId, PoolConfig, Scheduler, SessionId, SessionState, SessionStats, VmId,
+    WaitReason,
 };
 
 use super::lags::Lags;
@@ -221,6 +222,12 @@ impl Checker {
     /// After all timers fired: checks that slices have ended and that limits were enforced.
     fn nothing_is_overdue(&self, model: &Model, sched: &Scheduler, id: GpuId) -> Verdict {
         let now = model.now;
+        let health = model.gpus.get(&id).map(|gpu| gpu.health);
+        let trusted = matches!(health, Some(GpuHealth::Healthy | GpuHealth::Draining));
+        ensure!(
+            !trusted || !model.has_stuck_worker(id),
+            "a killed worker does not end, and {id} is not suspect"
+        );
         for vm in model
             .gpus
             .get(&id)
@@ -252,7 +259,7 @@ impl Checker {
                 .iter()
                 .flat_map(|(gpu, _)| self.ready_on(*gpu));
             let rivals = waiting.any(|vm| vm != holder.vm);
-            if session.killed_ns.is_some() {
+            if session.exiting_ns.is_some() {
                 continue;
             }
             ensure!(

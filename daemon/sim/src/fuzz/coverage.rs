@@ -34,6 +34,7 @@ const KINDS: &[(&str, Subject)] = &[
     ("MemoryRelease", Subject::Session),
     ("SessionRemoved", Subject::Session),
     ("WorkerExited", Subject::Session),
+    ("WorkerExiting", Subject::Session),
     ("SessionAdded", Subject::Vm),
     ("AddVm", Subject::Vm),
     ("SetVm", Subject::Vm),
@@ -232,26 +233,27 @@ pub(super) fn kind(event: &Event, forged: bool) -> usize {
         Event::MemoryRelease { .. } => 10,
         Event::SessionRemoved { .. } => 11,
         Event::WorkerExited { .. } => 12,
-        Event::SessionAdded { .. } => 13,
-        Event::AddVm { .. } => 14,
-        Event::SetVm { .. } => 15,
-        Event::RemoveVm { .. } => 16,
-        Event::SetQuarantine { .. } => 17,
-        Event::Strike { .. } => 18,
-        Event::ResetStats { .. } => 19,
-        Event::AddGpu { .. } => 20,
-        Event::SetGpu { .. } => 21,
-        Event::RemoveGpu { .. } => 22,
-        Event::GpuState { .. } => 23,
-        Event::Verified { .. } => 24,
-        Event::AssignGpu { .. } => 25,
-        Event::UnassignGpu { .. } => 26,
-        Event::AddPool { .. } => 27,
-        Event::SetPool { .. } => 28,
-        Event::RemovePool { .. } => 29,
-        Event::SetClassWeights { .. } => 30,
-        Event::Away { .. } => 32,
-        _ => 31,
+        Event::WorkerExiting { .. } => 13,
+        Event::SessionAdded { .. } => 14,
+        Event::AddVm { .. } => 15,
+        Event::SetVm { .. } => 16,
+        Event::RemoveVm { .. } => 17,
+        Event::SetQuarantine { .. } => 18,
+        Event::Strike { .. } => 19,
+        Event::ResetStats { .. } => 20,
+        Event::AddGpu { .. } => 21,
+        Event::SetGpu { .. } => 22,
+        Event::RemoveGpu { .. } => 23,
+        Event::GpuState { .. } => 24,
+        Event::Verified { .. } => 25,
+        Event::AssignGpu { .. } => 26,
+        Event::UnassignGpu { .. } => 27,
+        Event::AddPool { .. } => 28,
+        Event::SetPool { .. } => 29,
+        Event::RemovePool { .. } => 30,
+        Event::SetClassWeights { .. } => 31,
+        Event::Away { .. } => 33,
+        _ => 32,
     }
 }
 
@@ -269,6 +271,10 @@ mod tests {
             "ResetStats"
         );
         assert_eq!(row(&Event::WorkerExited { session }, false), "WorkerExited");
+        assert_eq!(
+            row(&Event::WorkerExiting { session }, false),
+            "WorkerExiting"
+        );
         assert_eq!(row(&Event::Timer, false), "Timer");
         assert_eq!(row(&Event::Away { for_ns: 1 }, false), "Away");
         let spent = Event::CreditsSpent {

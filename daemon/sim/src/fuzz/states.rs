@@ -23,7 +23,8 @@ pub(super) fn of(model: &Model, sched: &Scheduler, event: &Event) -> (usize, usi
         | Event::MemoryReserve { session, .. }
         | Event::MemoryRelease { session, .. }
         | Event::SessionRemoved { session }
-        | Event::WorkerExited { session } => session_state(model, sched, *session),
+        | Event::WorkerExited { session }
+        | Event::WorkerExiting { session } => session_state(model, sched, *session),
         Event::SessionAdded { vm, .. }
         | Event::AddVm { vm, .. }
         | Event::SetVm { vm, .. }

@@ -249,7 +249,7 @@ impl World {
         let Some(session) = self.any_session(r) else {
             return Ok(());
         };
-        let event = match weighted(r, &[1, 8, 3, 4, 1, 2, 1]) {
+        let event = match weighted(r, &[1, 8, 3, 4, 1, 2, 1, 1]) {
             0 => Event::SessionRemoved { session },
             1 => Event::Runnable {
                 session,
@@ -278,6 +278,7 @@ impl World {
                 bytes: make::amount(r, 400),
                 tag: r.below(3),
             },
+            6 => Event::WorkerExiting { session },
             _ => Event::MemoryRelease {
                 session,
                 of: make::memory(r),
@@ -348,7 +349,8 @@ impl World {
         self.returns(r, session, epoch, 3)
     }
 
-    /// Feeds the exit of a worker that was killed or whose guest has ended.
+    /// Feeds the exit of a worker that was killed or whose guest has ended, or the news that the
+    /// worker still exits.
     fn reap(&mut self, r: &mut Rng) -> Verdict {
         let over: Vec<SessionId> = self
             .model
@@ -358,6 +360,7 @@ impl World {
             .map(|(&id, _)| id)
             .collect();
         match pick(r, &over) {
+            Some(session) if odds(r, 1, 3) => self.feed(Event::WorkerExiting { session }),
             Some(session) => self.feed(Event::WorkerExited { session }),
             None => Ok(()),
         }

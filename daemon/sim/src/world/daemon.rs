@@ -505,7 +505,8 @@ impl World {
             vm,
             quiet: false,
             parked: false,
-            // The idle time of a gang's GPU does not count, because the gang pays for all its GPUs.
+            // Idle time is measured only on the gang's first GPU, because the gang pays for all
+            // its GPUs.
             wanted: false,
             ending: None,
             ahead: None,

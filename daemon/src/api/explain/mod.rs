@@ -126,7 +126,7 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     let mut text = match catalog.gpus_of(&vm.pool).is_empty() && !unserved.is_empty() {
         false => format!("{} {}.", named(vm), what(vm, explained)),
         true => format!(
-            "{} gets no GPU: none serves pool {}, and no driver serves one of this host.",
+            "{} gets no GPU: none serves pool {}, and no driver serves any GPU of this host.",
             named(vm),
             vm.pool
         ),
@@ -236,8 +236,8 @@ fn closed(catalog: &Catalog, vm: &VmRecord) -> Vec<String> {
         .collect()
 }
 
-/// For a VM without a GPU: sentences about the GPUs that no driver serves. These are the GPUs of
-/// the pool, or those of the host if the pool has none and can get none.
+/// For a VM without a GPU: sentences about GPUs that no driver serves. These are the GPUs of the
+/// pool. If the pool has no GPU, and no driver serves any GPU of the host: all GPUs of the host.
 fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
     if !lacks_gpu(e) {
         return Vec::new();
@@ -317,7 +317,10 @@ fn what(vm: &VmRecord, explained: &Explained) -> String {
                 );
             }
             let left = duration(until_ns.saturating_sub(e.now_ns));
-            format!("is held back by its own limit of {name}, for another {left} at most")
+            format!(
+                "is held back by its own limit of {name}: the limit lets the next work through within {left}, \
+                 and later work as fast as the limit allows"
+            )
         }
         Reason::Waits(WaitReason::Depth) => "has as much work in its queue as it may have (limits \
              queue_calls and queue_bytes): its programs wait in the guest until some of it is done"
@@ -369,7 +372,7 @@ fn holding(holder: &vgpu_sched::Holder) -> String {
         )),
         None if holder.slice_left_ns == 0 => text.push_str(", longer than its slice"),
         None => text.push_str(&format!(
-            "; {} of its slice are left",
+            "; {} of its present slice are left",
             duration(holder.slice_left_ns)
         )),
     }
@@ -388,13 +391,22 @@ fn expectation(e: &Explanation) -> String {
         1 => "one other VM competes".to_owned(),
         n => format!("{n} other VMs compete"),
     };
-    format!(
-        "In its pool {rivals} for this GPU; with weight {} of {} it may expect {}.{} % of the GPU's time.",
-        weight(e.weight_milli),
-        weight(e.competing_weight_milli),
-        e.share_permille / 10,
-        e.share_permille % 10
-    )
+    let begin = format!("In its pool {rivals} for this GPU");
+    let first = match e.policy {
+        Policy::Strict => "strict, VMs of higher classes go first",
+        Policy::Fifo => "fifo, the VM that has waited longest goes first",
+        Policy::Sjf => "sjf, the VM with the shortest expected work goes first",
+        _ => {
+            return format!(
+                "{begin}; with weight {} of {} it may expect {}.{} % of the GPU's time.",
+                weight(e.weight_milli),
+                weight(e.competing_weight_milli),
+                e.share_permille / 10,
+                e.share_permille % 10
+            );
+        }
+    };
+    format!("{begin}; under the policy {first}, whatever the weights.")
 }
 
 /// Returns a sentence about the debt or claim of the VM, if the amount is at least 10 µs.
@@ -471,7 +483,6 @@ fn no_bound(why: NoBound) -> String {
              Once the GPU is suspect, `vgpu-admin doctor` says what to do.",
             vm.0, session.0, gpu.0
         ),
-        _ => "nothing is known about it.".into(),
     }
 }
 

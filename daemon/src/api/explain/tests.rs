@@ -144,7 +144,7 @@ fn a_waiting_vm_is_told_the_holder_the_vms_before_it_and_the_wait() {
     assert_eq!(
         answer.summary,
         "VM 2 waits for its turn on GPU 0 (pool A, policy weighted). Its work has waited for 400 us. VM 1 \
-         (session 101) has had the GPU for 400 us; 1.6 ms of its slice are left. Before it: VM 3. In its \
+         (session 101) has had the GPU for 400 us; 1.6 ms of its present slice are left. Before it: VM 3. In its \
          pool 2 other VMs compete for this GPU; with weight 4 of 24 it may expect 16.6 % of the GPU's \
          time. It is owed 66 us of GPU time. From now it waits 16.0 ms at most while the others give the \
          GPU back as they did so far and none is added, and 92.02 s if every one of them lets its work \
@@ -272,9 +272,9 @@ fn a_limited_vm_is_told_the_limit_and_its_end() {
     assert!(left > 100_000_000, "{left}");
     assert_eq!(answer.wait_worst_ns, Some(left), "{answer:?}");
     assert!(
-        answer
-            .summary
-            .starts_with("VM 1 is held back by its own limit of GPU time per second, for another "),
+        answer.summary.starts_with(
+            "VM 1 is held back by its own limit of GPU time per second: the limit lets "
+        ),
         "{}",
         answer.summary
     );

@@ -255,12 +255,22 @@ pub(super) struct AuditQuery {
     vm_id: Option<u32>,
     /// Only lines of this actor (`uid:1000`, `token:robot`, `vgpud`).
     actor: Option<String>,
-    /// Only lines of this action (`vm-set`).
+    /// Only lines of this action (`vm-set`); `refused`: every refused command.
     action: Option<String>,
     /// Only lines whose target contains this text (`pool A`, `refused`).
     target: Option<String>,
     /// Largest number of entries in the answer, at most 1000.
     limit: Option<usize>,
+}
+
+/// Whether a caller can have this name.
+fn is_caller(name: &str) -> bool {
+    match name.split_once(':') {
+        Some(("uid", uid)) => uid.parse::<u32>().is_ok(),
+        Some(("token", token)) => !token.is_empty(),
+        Some(_) => false,
+        None => name == "vgpud",
+    }
 }
 
 /// Lists the audit trail, oldest first.
@@ -273,8 +283,7 @@ pub(super) async fn audit(
 ) -> Result<Json<AuditPage>, Failure> {
     let limit = query.limit.unwrap_or(100).clamp(1, MOST);
     if let Some(actor) = &query.actor
-        && !actor.contains(':')
-        && actor != "vgpud"
+        && !is_caller(actor)
     {
         return Err(Failure::invalid(format!(
             "{actor:?} is no caller: write uid:1000, token:NAME or vgpud."

@@ -1,5 +1,7 @@
 //! The audit trail: commands that changed nothing, and commands that were refused.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::json;
 
 use super::{Duration, Host, Instant};
@@ -67,6 +69,9 @@ async fn a_command_that_does_not_reach_the_store_is_in_the_audit_trail() {
         "session_not_found",
     )
     .await;
+    host.mediation.no_probe.store(true, Ordering::SeqCst);
+    host.refused("POST", "/v1/gpus/scan", json!({}), "scan_failed")
+        .await;
     host.admin.begin_drain();
     host.refused("POST", "/v1/pools", json!({"name": "C"}), "draining")
         .await;
@@ -75,7 +80,9 @@ async fn a_command_that_does_not_reach_the_store_is_in_the_audit_trail() {
         let audit = host.get("/v1/audit?target=refused").await.json();
         let entries = audit["entries"].as_array().unwrap().iter();
         let actions: Vec<_> = entries.map(|e| e["action"].clone()).collect();
-        if actions == ["session-kill", "pool-create"] {
+        let by_action = host.get("/v1/audit?action=refused").await.json();
+        assert!(by_action["entries"].as_array().unwrap().len() >= actions.len());
+        if actions == ["session-kill", "scan-gpus", "pool-create"] {
             break;
         }
         assert!(Instant::now() < deadline, "{audit}");

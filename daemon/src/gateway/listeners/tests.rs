@@ -118,7 +118,7 @@ async fn an_open_listener_whose_file_system_is_silent_is_told() {
     assert!(shut.len() == 1 && shut[0].listens, "{shut:?}");
     let said = unix_listeners(&gateway);
     assert!(
-        said.contains("cannot see whether it is in its place"),
+        said.contains("cannot check whether the socket file still exists there"),
         "{said}"
     );
     drop(release);

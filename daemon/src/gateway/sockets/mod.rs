@@ -142,8 +142,8 @@ impl Spot {
         let served = |problem: String| {
             ListenFailure {
             problem,
-            hint: "End the process that serves it, or remove it; or unregister the VM and register it with another \
-                   socket"
+            hint: "End the process that serves the socket, or remove the socket file; or unregister the VM and \
+                   register it with another socket"
                 .into(),
         }
         };
@@ -151,7 +151,7 @@ impl Spot {
             Ok(false) => Ok(()),
             Ok(true) => Err(served("another process serves it".into())),
             Err(error) => Err(served(format!(
-                "a socket is there of which vgpud cannot tell whether a process serves it: {error}"
+                "a socket exists there, and vgpud cannot find out whether a process serves the socket: {error}"
             ))),
         }
     }

@@ -177,8 +177,11 @@ fn a_socket_of_which_nothing_can_be_known_is_told_with_a_cure() {
     let path = dir.path().join("x");
     let _datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     let refused = open_at(&path, None).unwrap_err();
-    assert!(refused.problem.contains("cannot tell"), "{refused:?}");
-    assert!(refused.hint.contains("remove it"), "{refused:?}");
+    assert!(refused.problem.contains("cannot find out"), "{refused:?}");
+    assert!(
+        refused.hint.contains("remove the socket file"),
+        "{refused:?}"
+    );
     assert!(path.exists());
 }
 

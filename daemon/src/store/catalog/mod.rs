@@ -250,5 +250,11 @@ pub(crate) fn ranges(ids: impl Iterator<Item = u32>) -> String {
     }))
 }
 
+/// Names VMs: `VM 3`, or `VMs 3-5, 9`.
+pub(crate) fn vms(ids: &[u32]) -> String {
+    let plural = if ids.len() == 1 { "" } else { "s" };
+    format!("VM{plural} {}", ranges(ids.iter().copied()))
+}
+
 #[cfg(test)]
 pub(crate) mod tests;

@@ -186,8 +186,8 @@ impl Catalog {
     }
 }
 
-/// A warning if a request gives aging a value and the policy does not use it. The default is no
-/// such value: `vgpu-admin pool set --aging=default` sends its number.
+/// Warns if a request sets aging to a value other than the default, and the policy does not use
+/// aging. `vgpu-admin pool set --aging=default` sends the default's number, and gets no warning.
 fn unused_aging(patch: &PoolPatch, settings: &PoolSettings, context: &Context) -> Vec<String> {
     let policy = match settings.policy {
         PoolPolicy::Strict | PoolPolicy::Sjf => return Vec::new(),

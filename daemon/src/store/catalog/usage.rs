@@ -3,7 +3,7 @@
 use vgpu_api::{ErrorDetail, UsageReset};
 
 use super::super::command::Outcome;
-use super::{Catalog, Context, ranges};
+use super::{Catalog, Context, ranges, vms};
 use crate::mediation::Change;
 
 impl Catalog {
@@ -29,7 +29,7 @@ impl Catalog {
             changed: !changes.is_empty(),
             message: match vm_ids.len() {
                 0 => "No VM is registered.".into(),
-                _ => format!("The usage counters of VM {who} are set to zero."),
+                _ => format!("The usage counters of {} are set to zero.", vms(&vm_ids)),
             },
             target: format!("vm {who}"),
             changes,

@@ -1,11 +1,12 @@
 //! Warnings: what a command allows, and what then keeps programs of VMs from running.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vgpu_api::{GpuState, Limit, Unit};
+use vgpu_proto::limits::PINNED_AT_START;
 
-use super::{Catalog, Context};
-use crate::model::{GpuRecord, VmRecord, counted};
+use super::{Catalog, Context, vms};
+use crate::model::{GpuRecord, VmRecord, counted, refuse_pinned};
 use crate::rules;
 
 impl Catalog {
@@ -30,7 +31,7 @@ impl Catalog {
         let with_vms = with_vms.filter(|(_, vms)| *vms > 0);
         let warning = |(pool, vms)| {
             format!(
-                "Pool {pool} has no GPU any more and has {}: their programs are refused until \
+                "Pool {pool} has no GPU any more and has {}, whose programs are refused until \
                  `vgpu-admin assign-gpu GPU --pool={pool}`.",
                 counted(vms, "VM")
             )
@@ -38,11 +39,20 @@ impl Catalog {
         with_vms.map(warning).collect()
     }
 
-    /// Warnings about the allowlists and memory quotas of these VMs, each sentence once.
-    pub(super) fn vm_warnings(&self, vm_ids: &[u32]) -> BTreeSet<String> {
-        let vms = vm_ids.iter().filter_map(|vm_id| self.vms.get(vm_id));
-        let warnings = |vm| [self.allowlist_warning(vm), self.quota_warning(vm)];
-        vms.flat_map(warnings).flatten().collect()
+    /// Warnings about the allowlists and memory limits of these VMs: each sentence once, behind the
+    /// numbers of the VMs to which it applies.
+    pub(super) fn vm_warnings(&self, vm_ids: &[u32]) -> Vec<String> {
+        let mut told: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for vm in vm_ids.iter().filter_map(|vm_id| self.vms.get(vm_id)) {
+            let pinned = refuse_pinned(&vm.limits, 0, PINNED_AT_START)
+                .map(|why| format!("every program is refused: {why}; raise the limit: `vgpu-admin vm set --pinned`."));
+            let warnings = [self.allowlist_warning(vm), self.quota_warning(vm), pinned];
+            for warning in warnings.into_iter().flatten() {
+                told.entry(warning).or_default().push(vm.vm_id);
+            }
+        }
+        let named = |(warning, of): (String, Vec<u32>)| format!("{}: {warning}", vms(&of));
+        told.into_iter().map(named).collect()
     }
 
     /// A warning about the GPUs that a VM may use and that do not serve its pool.
@@ -53,7 +63,7 @@ impl Catalog {
         let idle: Vec<&String> = allowed.iter().filter(|uuid| !serves(uuid)).collect();
         if idle.len() == allowed.len() {
             return Some(format!(
-                "None of the GPUs that it may use serves pool {pool}: its programs are refused \
+                "none of the GPUs that the VM may use serves pool {pool}: its programs are refused \
                  until `vgpu-admin assign-gpu GPU --pool={pool}`."
             ));
         }
@@ -96,7 +106,7 @@ impl Catalog {
         let least = least.max(SMALLEST_QUOTA);
         if quota < least {
             return Some(format!(
-                "A memory quota of {} is less than the {} that a program takes in pool {pool} before it \
+                "a memory quota of {} is less than the {} that a program takes in pool {pool} before it \
                  computes: its programs are refused, or fail at their first allocation.",
                 text(quota),
                 text(least)
@@ -108,9 +118,9 @@ impl Catalog {
                 false => "the largest GPU",
             };
             format!(
-                "A memory quota of {} is more than {whose} of pool {pool} ({} MiB): it limits nothing.",
+                "a memory quota of {} is more than {whose} of pool {pool} ({}): it limits nothing.",
                 text(quota),
-                most >> 20
+                text(most)
             )
         })
     }

@@ -311,42 +311,7 @@ impl Writer {
         dry_run: bool,
     ) -> Result<Outcome, ErrorDetail> {
         let (on_disk, before) = (self.on_disk.clone(), self.with_notes());
-        let after = before.restored(&backup.catalog);
-        after.check().map_err(invalid)?;
-        for vm in after.vms.values() {
-            let socket = vm.socket.as_deref().unwrap_or_default();
-            before
-                .new_socket(vm.vm_id, socket, &self.options.own_paths)
-                .map_err(|what| {
-                    let message = format!("VM {}: {what}", vm.vm_id);
-                    refuse(ErrorCode::InvalidRequest, message, "Nothing was changed.")
-                })?;
-        }
-        let total = |vm: &VmRecord| match before.same(vm) {
-            Some(_) => self.journal.usage_of(vm.vm_id),
-            None => UsageRecord {
-                generation: vm.generation,
-                ..backup.usage.get(&vm.vm_id).copied().unwrap_or_default()
-            },
-        };
-        let usage: BTreeMap<u32, UsageRecord> =
-            after.vms.values().map(|vm| (vm.vm_id, total(vm))).collect();
-        let ends = before.ending(&after, sessions);
-        let mut message = before.told(&after);
-        // The report of a dry run names the sessions.
-        if !dry_run {
-            let end = if ends.len() == 1 { "ends" } else { "end" };
-            let sessions = counted(ends.len(), "session");
-            message += &format!(" {sessions} of guests {end} with it.");
-        }
-        let outcome = Outcome {
-            changes: before.changes_to(&after, &usage),
-            changed: true,
-            target: "backup".into(),
-            message,
-            ends,
-            ..Outcome::default()
-        };
+        let (after, usage, outcome) = self.restored(&before, backup, sessions, dry_run)?;
         if dry_run {
             return Ok(outcome);
         }
@@ -393,6 +358,53 @@ impl Writer {
             message,
         ));
         Ok(outcome)
+    }
+
+    /// The configuration and the usage after the restore of a backup, and the outcome.
+    fn restored(
+        &self,
+        before: &Catalog,
+        backup: &Backup,
+        sessions: &[Session],
+        dry_run: bool,
+    ) -> Result<(Catalog, BTreeMap<u32, UsageRecord>, Outcome), ErrorDetail> {
+        let after = before.restored(&backup.catalog);
+        after.check().map_err(invalid)?;
+        for vm in after.vms.values() {
+            let socket = vm.socket.as_deref().unwrap_or_default();
+            before
+                .new_socket(vm.vm_id, socket, &self.options.own_paths)
+                .map_err(|what| {
+                    let message = format!("VM {}: {what}", vm.vm_id);
+                    refuse(ErrorCode::InvalidRequest, message, "Nothing was changed.")
+                })?;
+        }
+        let total = |vm: &VmRecord| match before.same(vm) {
+            Some(_) => self.journal.usage_of(vm.vm_id),
+            None => UsageRecord {
+                generation: vm.generation,
+                ..backup.usage.get(&vm.vm_id).copied().unwrap_or_default()
+            },
+        };
+        let usage: BTreeMap<u32, UsageRecord> =
+            after.vms.values().map(|vm| (vm.vm_id, total(vm))).collect();
+        let ends = before.ending(&after, sessions);
+        let mut message = before.told(&after);
+        // The report of a dry run names the sessions.
+        if !dry_run {
+            let end = if ends.len() == 1 { "ends" } else { "end" };
+            let sessions = counted(ends.len(), "session");
+            message += &format!(" {sessions} of guests {end} with it.");
+        }
+        let outcome = Outcome {
+            changes: before.changes_to(&after, &usage),
+            changed: true,
+            target: "backup".into(),
+            message,
+            ends,
+            ..Outcome::default()
+        };
+        Ok((after, usage, outcome))
     }
 
     /// Saves the number of the last change, so that a start without that change notices the loss.

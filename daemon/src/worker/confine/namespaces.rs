@@ -120,8 +120,8 @@ impl Namespaces {
         Ok(Some(made))
     }
 
-    /// Drops the namespaces of all VMs except these. A VM that is registered again shares nothing
-    /// with the earlier registration.
+    /// Drops the namespaces of all VMs except these VMs. Keeps the namespaces of probes. A VM that
+    /// is registered again shares nothing with the earlier registration.
     pub(super) fn keep(&self, known: &HashSet<VmIdentity>) {
         self.vms()
             .retain(|vm, _| *vm == VmIdentity::PROBE || known.contains(vm));

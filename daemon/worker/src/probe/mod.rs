@@ -172,7 +172,8 @@ fn library(driver: &str) -> Result<String, String> {
     Ok(format!("{driver} is a CUDA driver of version {version}"))
 }
 
-/// Scans with the management library; if that cannot be used, on the PCI bus.
+/// Lists software devices with their CUDA driver, or the host's GPUs with NVML. If NVML cannot be
+/// used, lists the GPUs that sysfs finds on the PCI bus.
 fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
     if libraries.soft {
         // A problem of the library is a finding about the host, not a failure of the scan.

@@ -178,7 +178,7 @@ settings! {
     /// Longest unfinished work of the holder on the GPU, by predicted duration. A shorter window
     /// releases the GPU sooner. With a longer window, the GPU is idle less often.
     window_us: u64 = 500, Us in 200..=500, "window";
-    /// Number of strikes (kills and exceeded soft limits) that quarantines a VM.
+    /// Number of strikes (exceeded limits of time, and breaches) that quarantines a VM.
     quarantine_strikes: Limit = Limit::Value(5), Count in 1..=1_000, or unlimited, "strikes";
     /// Time without a new strike after which one strike is forgotten. Outside quarantine, one
     /// doubling of the quarantine is forgotten in the same way.

@@ -379,7 +379,8 @@ fn a_share_decides_pool_class_and_memory() {
     // A CID after those of the shares belongs to no share.
     let rows = planned(&[shared("libvirt:a", "a", 102)], &[], &options);
     assert_eq!(rows[0].action, Action::Skipped);
-    // A VM that CloudStack gave no share gets none, and changes no registration.
+    // The VM has the CID of a share, but CloudStack did not give the VM that share. The import
+    // refuses the VM and leaves its registration unchanged.
     for origin in ["libvirt:a", "incus:lab/v1", "proxmox:7"] {
         for known in [&[][..], &[vm(1, "a", Some(5), Some(origin))]] {
             let why = refused(found(origin, "a", 101), known, &options);

@@ -74,7 +74,6 @@ pub enum WaitBound {
 
 /// Why a wait has no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum NoBound {
     /// The VM is quarantined until an administrator releases it.
     Quarantined,

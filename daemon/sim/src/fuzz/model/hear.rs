@@ -86,6 +86,7 @@ impl Model {
         let later = |at: u64| at.saturating_add(for_ns).min(self.now);
         for session in self.sessions.values_mut() {
             session.progress_ns = later(session.progress_ns);
+            session.exiting_ns = session.exiting_ns.map(later);
         }
         for holder in self.leases.values_mut() {
             holder.revoked_ns = holder.revoked_ns.map(later);
@@ -264,6 +265,11 @@ impl Model {
             } => self.hear_ending(*session, *slice_end_ns, *in_ns),
             Event::CreditsSpent { session, used, .. } => self.settle(*session, Some(*used)),
             Event::WorkerExited { session } => self.hear_exit(*session),
+            Event::WorkerExiting { session } => {
+                let session = self.sessions.get_mut(session);
+                let exiting = session.and_then(|session| session.exiting_ns.as_mut());
+                exiting.into_iter().for_each(|at| *at = now);
+            }
             Event::MemoryRelease { session, of, bytes } => {
                 if let Some(session) = self.sessions.get_mut(session) {
                     if *of == Memory::Pinned {

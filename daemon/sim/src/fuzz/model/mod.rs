@@ -153,7 +153,8 @@ pub(super) struct SessionModel {
     /// GPUs of the session, in ascending order, and the bytes of device memory booked on each.
     pub(super) places: Vec<(GpuId, u64)>,
     pub(super) closing: bool,
-    pub(super) killed_ns: Option<u64>,
+    /// Time of the kill or of the last news that the killed worker still exits, in ns.
+    pub(super) exiting_ns: Option<u64>,
     pub(super) pinned: u64,
     pub(super) gpu_ns: u64,
     /// Number of waiting calls, by the last report.
@@ -168,7 +169,7 @@ pub(super) struct SessionModel {
 
 impl SessionModel {
     pub(super) fn served(&self) -> bool {
-        !self.closing && self.killed_ns.is_none()
+        !self.closing && self.exiting_ns.is_none()
     }
 
     pub(super) fn in_flight(&self) -> u64 {
@@ -392,6 +393,7 @@ impl Model {
             | Event::Idle { session: id, .. }
             | Event::Progress { session: id, .. }
             | Event::WorkerExited { session: id }
+            | Event::WorkerExiting { session: id }
             | Event::MemoryReserve { session: id, .. }
             | Event::MemoryRelease { session: id, .. } => session(id),
             Event::Released {
@@ -409,10 +411,18 @@ impl Model {
 
     /// Whether the next session may get a lease beside this holder.
     pub(super) fn makes_room(&self, id: SessionId) -> bool {
-        let dying = |s: &SessionModel| s.killed_ns.is_some();
+        let dying = |s: &SessionModel| s.exiting_ns.is_some();
         let dying = self.sessions.get(&id).is_none_or(dying);
         self.holder(id)
             .is_some_and(|lease| lease.overrun || !dying && lease.leaves(self.now))
+    }
+
+    /// Whether a worker on the GPU was killed and nothing shows that the worker still exits.
+    pub(super) fn has_stuck_worker(&self, gpu: GpuId) -> bool {
+        let verify_ns = vgpu_sched::Config::default().verify_ns;
+        let stuck = |at: u64| self.now - at >= verify_ns;
+        let mut here = self.sessions.values().filter(|session| session.is_on(gpu));
+        here.any(|session| session.exiting_ns.is_some_and(stuck))
     }
 
     /// Whether the session holds the lease `epoch`.

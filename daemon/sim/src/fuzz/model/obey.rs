@@ -41,6 +41,12 @@ impl Model {
                 vm.quarantined = false;
             }
             Action::GpuSuspect { gpu } => {
+                let failed = matches!(event, Event::Verified { ok: false, .. });
+                let unchecked = self.gpus.get(&gpu).is_some_and(|gpu| gpu.canary);
+                ensure!(
+                    failed || unchecked || self.has_stuck_worker(gpu),
+                    "{gpu} is suspect without a cause"
+                );
                 let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
                 gpu.canary = false;
                 // An unverified GPU stays unverified, under which nothing is granted.
@@ -178,7 +184,7 @@ impl Model {
             vm: vm_id,
             places,
             closing: false,
-            killed_ns: None,
+            exiting_ns: None,
             pinned: 0,
             gpu_ns: 0,
             depth: 0,
@@ -332,8 +338,8 @@ impl Model {
             .sessions
             .get_mut(&id)
             .ok_or("killed: a session that is gone")?;
-        ensure!(session.killed_ns.is_none(), "{id} killed twice");
-        session.killed_ns = Some(now);
+        ensure!(session.exiting_ns.is_none(), "{id} killed twice");
+        session.exiting_ns = Some(now);
         let lost = session.places.iter().any(|(gpu, _)| {
             let gpu = self.gpus.get(gpu);
             gpu.is_none_or(|gpu| gpu.health == GpuHealth::Lost)

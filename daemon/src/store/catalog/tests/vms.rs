@@ -260,7 +260,7 @@ fn a_move_to_a_pool_that_cannot_serve_warns() {
     assert!(done(&mut other, &only).warnings.is_empty());
     let moved = done(&mut other, &to("B"));
     assert!(
-        moved.warnings[0].contains("None of the GPUs that it may use"),
+        moved.warnings[0].contains("VM 1: none of the GPUs that the VM may use"),
         "{moved:?}"
     );
 }
@@ -279,7 +279,7 @@ fn an_allowlist_with_a_gpu_of_another_pool_warns() {
     assert_eq!(
         warned.warnings,
         [
-            "--gpus names GPU 1, and pool A does not have it: programs run on the others only, until \
+            "VM 1: --gpus names GPU 1, and pool A does not have it: programs run on the others only, until \
              `vgpu-admin assign-gpu GPU --pool=A`."
         ]
     );
@@ -309,18 +309,14 @@ fn a_memory_quota_that_limits_nothing_or_everything_warns() {
         (
             8 << 30,
             false,
-            Some("more than the largest GPU of pool A (1024 MiB)"),
+            Some("more than the largest GPU of pool A (1GiB)"),
         ),
         (8, false, Some("less than the 512MiB that a program takes")),
         ((512 << 20) - 1, false, Some("less than the 512MiB")),
         (512 << 20, false, None),
         (1 << 30, false, None),
         (2 << 30, true, None),
-        (
-            3 << 30,
-            true,
-            Some("more than all GPUs of pool A (2048 MiB)"),
-        ),
+        (3 << 30, true, Some("more than all GPUs of pool A (2GiB)")),
         (1 << 29, true, Some("less than the 1GiB")),
     ] {
         let warnings = quota(bytes, gang);
@@ -330,10 +326,18 @@ fn a_memory_quota_that_limits_nothing_or_everything_warns() {
             other => panic!("{bytes}: {other:?}"),
         }
     }
-    let mut request = register(&[9], "A");
+    let mut request = register(&[9, 10], "A");
     request.limits.memory_bytes = Limit::Value(8);
+    request.limits.pinned_bytes = Limit::Value(1 << 20);
     let registered = done(&mut host.clone(), &Command::RegisterVm(request));
-    assert_eq!(registered.warnings.len(), 1, "{registered:?}");
+    let [quota, pinned] = &registered.warnings[..] else {
+        panic!("{registered:?}");
+    };
+    assert!(quota.starts_with("VMs 9-10: a memory quota"), "{quota}");
+    assert!(
+        pinned.starts_with("VMs 9-10: every program is refused"),
+        "{pinned}"
+    );
 }
 
 #[test]

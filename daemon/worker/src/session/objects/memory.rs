@@ -311,6 +311,13 @@ impl Ledger {
         }
     }
 
+    /// The ledgers of the devices, of a VM with this quota of device memory, then the ledger of
+    /// pinned host memory. Pinned memory has another limit, so its slice is the smallest.
+    pub(crate) fn of_session(devices: usize, quota: Option<u64>) -> Vec<Ledger> {
+        let quotas = std::iter::repeat_n(quota, devices).chain([Some(0)]);
+        quotas.map(Ledger::new).collect()
+    }
+
     /// Granted bytes that are not in use.
     pub(crate) fn unused(&self) -> u64 {
         self.granted - self.used
@@ -407,6 +414,10 @@ mod tests {
         assert_eq!(slice(Some(256 << 20)), 8 << 20);
         assert_eq!(slice(Some(100 << 20)), 2 << 20);
         assert_eq!(slice(Some(1)), 2 << 20);
+        // Without a quota, several programs share a limit of pinned memory that no quota shows.
+        let ledgers = Ledger::of_session(2, None).into_iter();
+        let slices: Vec<u64> = ledgers.map(|ledger| ledger.shortage(1).0).collect();
+        assert_eq!(slices, [64 << 20, 64 << 20, 2 << 20]);
     }
 
     #[test]

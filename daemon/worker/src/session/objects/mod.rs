@@ -95,9 +95,7 @@ impl Objects {
         let first = devices.first().ok_or("the driver has no device")?;
         Ok(Objects {
             staging: Staging::new(&first.2),
-            ledgers: (0..=devices.len())
-                .map(|_| Ledger::new(start.memory_quota))
-                .collect(),
+            ledgers: Ledger::of_session(devices.len(), start.memory_quota),
             devices: devices.into_iter().map(DeviceState::new).collect(),
             contexts: Table::new(Kind::Context),
             modules: Table::new(Kind::Module),
