@@ -131,7 +131,7 @@ fn bench() -> Result<()> {
 }
 
 /// Measures on the GPU of this machine: work through vgpud, and PyTorch. Other figures are measured
-/// only with software devices ([`bench`]).
+/// only with software devices ([`bench()`]).
 fn on_gpu() -> Result<()> {
     let machine = report::machine(Driver::Nvidia)?;
     println!("{machine}");

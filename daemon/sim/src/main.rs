@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory as _, Parser};
 use vgpu_sim::arguments::{Arguments, Command};
 use vgpu_sim::fuzz::{self, FuzzReport};
@@ -18,7 +18,14 @@ use vgpu_sim::runner::{self, Job};
 const FUZZ: &str = "fuzz";
 
 fn main() -> ExitCode {
-    match prove(&Arguments::parse()) {
+    let arguments = Arguments::try_parse().unwrap_or_else(|mut error| {
+        // clap suggests to pass the unknown option as a value, which no command means.
+        if error.kind() == ErrorKind::UnknownArgument {
+            error.remove(ContextKind::Suggested);
+        }
+        error.exit()
+    });
+    match prove(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
