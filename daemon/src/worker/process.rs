@@ -113,7 +113,7 @@ const PROCESSES_MOST: usize = 64;
 /// Most threads that a check reads, and most threads per process whose children it reads.
 const THREADS_MOST: usize = 16;
 
-/// Returns a process and its descendants, at most [`PROCESSES_MOST`]; the process is first. Has
+/// Returns a process and its descendants, at most 64; the process is first. Has
 /// processes that are exiting, which `cgroup.procs` may lack.
 #[must_use]
 pub fn family(pid: u32) -> Vec<u32> {
@@ -138,7 +138,7 @@ pub fn family(pid: u32) -> Vec<u32> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scheduled {
     /// Time in ns that the processes used a processor, plus the time that the first
-    /// [`THREADS_MOST`] threads waited for a processor.
+    /// 16 threads waited for a processor.
     pub ns: u64,
     /// Whether a thread uses or waits for a processor now.
     pub runnable: bool,
