@@ -1,8 +1,8 @@
 //! Turns a gene into one step of a run.
 
 use vgpu_sched::{
-    Depth, Epoch, Event, GpuHealth, GpuId, HeadCost, MICROS, PoolId, SECONDS, SessionId, Usage,
-    VmId,
+    Depth, Epoch, Event, GpuHealth, GpuId, HeadCost, MICROS, PoolId, SECONDS, SessionId,
+    SessionState, Usage, VmId,
 };
 
 use super::make::{self, odds, pick, weighted};
@@ -384,7 +384,8 @@ impl World {
     }
 
     /// A random session, mostly present, sometimes ended. A session with a lease that was granted
-    /// before the previous lease ended is chosen more often, because this state is short.
+    /// before the previous lease ended, or that gathers GPUs, is chosen more often, because these
+    /// states are short.
     fn any_session(&self, r: &mut Rng) -> Option<SessionId> {
         let mut leases = self.model.leases.values();
         if let Some(ahead) = leases.find(|lease| lease.ahead.is_some())
@@ -393,6 +394,15 @@ impl World {
             return Some(ahead.session);
         }
         let live: Vec<SessionId> = self.model.sessions.keys().copied().collect();
+        let gathers = |id: &SessionId| {
+            let stats = self.sched.session_stats(*id);
+            stats.is_some_and(|stats| stats.state == SessionState::Gathering)
+        };
+        if let Some(gathering) = live.iter().copied().find(gathers)
+            && odds(r, 1, 4)
+        {
+            return Some(gathering);
+        }
         if odds(r, 1, 8) || live.is_empty() {
             pick(r, &self.model.ever)
         } else {
