@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hyper::Method;
-use serde::de::IgnoredAny;
 use vgpu_api::{
     ApplyReport, ErrorCode, ErrorDetail, MoveRequest, Pool, RegisterRequest, Vm, VmLimits, VmPatch,
     exit,
@@ -12,7 +11,7 @@ use vgpu_api::{
 
 use super::applied;
 use crate::cli::{Detach, ImportCommand, ImportOptions};
-use crate::client::{Client, segment, tried};
+use crate::client::{Client, tried};
 use crate::error::Error;
 use crate::import::cloudstack::Shares;
 use crate::import::plan::{Action, Options, Row, first_free, plan};
@@ -44,9 +43,6 @@ pub(super) async fn run(
         return Err(Error::Usage(format!(
             "--vm-id and --name apply to one VM, but the import has {count} VMs: name the VM."
         )));
-    }
-    if let Some(pool) = &options.pool {
-        let _: IgnoredAny = client.get(&format!("pools/{}", segment(pool))).await?;
     }
     let known: Vec<Vm> = client.get("vms").await?;
     let mut rows = plan(&listing, &known, &options);
