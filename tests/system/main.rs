@@ -25,6 +25,7 @@ mod limits;
 mod looks;
 mod overruns;
 mod owners;
+mod programs;
 mod promises;
 mod quarantines;
 mod reach;

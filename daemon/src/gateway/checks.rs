@@ -54,7 +54,8 @@ pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
             "vgpud accepts no more connections of VM {first}{more} until those that ended are closed: what is \
              attached to them, or waits in them, takes long to close"
         );
-        let hint = "Find out which program in that VM causes this; `vgpu-admin unregister-vm` ends the VM's sessions and its access to vgpud";
+        let hint = "Find out which program in that VM causes this; `vgpu-admin unregister-vm` ends the VM's sessions \
+                    and its access to vgpud";
         return DoctorCheck::warning(NAME, message, hint);
     }
     let message = match refused {

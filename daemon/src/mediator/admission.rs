@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tokio::sync::oneshot;
 use vgpu_api::GpuState;
 use vgpu_proto::handshake::Refusal;
-use vgpu_proto::text::{counted, printable};
+use vgpu_proto::text::printable;
 use vgpu_sched::{Event, SessionId};
 
 use super::actor::Actor;
@@ -18,7 +18,7 @@ use super::registry;
 use super::session::{About, Phase, Placed, Reading, Session};
 use super::unrequested::Unrequested;
 use crate::events::Report;
-use crate::model::{GpuRecord, UsageDelta, VmRecord, now_unix_ms};
+use crate::model::{GpuRecord, UsageDelta, VmRecord, counted, now_unix_ms};
 
 impl Actor {
     pub(super) fn admit(
