@@ -2,13 +2,12 @@
 
 use std::error::Error;
 use std::ffi::c_int;
-use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nix::sys::prctl;
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 
-use super::raw;
+use super::{library, raw};
 
 /// Why the driver cannot be used, as a sentence for the administrator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,10 +30,6 @@ impl LoadError {
 
 /// Name of the system's driver library.
 const SYSTEM_DRIVER: &str = "libcuda.so.1";
-
-/// The driver of the process, set by [`load`]. cudarc would search by names of its own and might
-/// find another `libcuda.so` on the library path.
-static DRIVER: OnceLock<Library> = OnceLock::new();
 
 /// Loads the driver library at `path` (`None`: the system's), initialises it and returns its CUDA
 /// version. `soft`: the library belongs to the software device.
@@ -91,22 +86,12 @@ fn open(name: &str) -> Result<(), LoadError> {
             text,
         ));
     }
-    DRIVER.set(library).map_err(|_| {
+    library::set(library).map_err(|_| {
         LoadError::new(
             CuResult::SYSTEM_DRIVER_MISMATCH,
             format!("{name} is not the only CUDA driver of this process"),
         )
     })
-}
-
-/// A function of the driver; `None` if there is no driver, or the driver lacks the function.
-///
-/// # Safety
-/// `F` must be the type of a pointer to that function.
-pub(super) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: by this function's contract.
-    let found = unsafe { DRIVER.get()?.get::<F>(name.as_bytes()) };
-    found.ok().map(|symbol| *symbol)
 }
 
 fn init(name: &str, soft: bool) -> Result<u32, LoadError> {

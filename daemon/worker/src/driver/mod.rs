@@ -16,6 +16,7 @@ mod device;
 mod event;
 mod graph;
 mod image;
+mod library;
 mod link;
 mod load;
 mod log;

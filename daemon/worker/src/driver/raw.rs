@@ -13,7 +13,7 @@ use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties};
 use vgpu_proto::cuda::{ArrayShape, CuResult};
 
 use super::Result;
-use super::load::function;
+use super::library::function;
 
 macro_rules! raw {
     (
