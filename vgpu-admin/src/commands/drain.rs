@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, Gpu, GpuCheckReport, GpuState, Session, exit};
+use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, Gpu, GpuState, Session, exit};
 use vgpu_proto::text::counted;
 
-use super::{applied, gpu, session};
+use super::{applied, session};
 use crate::cli::Waiting;
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Format, print, show};
+use crate::output::Format;
 
 /// Time between two looks at the sessions.
 const LOOK: Duration = Duration::from_millis(500);
@@ -116,20 +116,4 @@ fn drained(all: &[Gpu], name: Option<&str>) -> Result<Vec<u32>, Error> {
             hint: Some("`vgpu-admin audit` says who; drain it again if that is wanted.".into()),
         })),
     }
-}
-
-/// Resumes every draining GPU.
-pub(super) async fn resume(client: &Client, output: Format) -> Result<(), Error> {
-    let all: Vec<Gpu> = client.get("gpus").await?;
-    let draining = all.iter().filter(|gpu| gpu.state == GpuState::Draining);
-    let mut reports: Vec<GpuCheckReport> = Vec::new();
-    for gpu in draining {
-        let path = format!("gpus/{}/resume", gpu.gpu_id);
-        reports.push(client.post(&path, &serde_json::json!({})).await?);
-    }
-    // Programs get an empty list.
-    if reports.is_empty() && matches!(output, Format::Table | Format::Wide) {
-        return print("Nothing to do: no GPU is draining.\n");
-    }
-    show(output, &reports, |reports| gpu::checks(reports))
 }

@@ -8,7 +8,7 @@ use super::{applied, drain, warn};
 use crate::cli::GpuCommand;
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Cell, Format, Grid, show, word};
+use crate::output::{Cell, Format, Grid, print, show, word};
 use crate::units::bytes;
 
 /// Scans, or shows the known GPUs, and returns the exit code.
@@ -160,8 +160,24 @@ pub(super) async fn run(client: &Client, output: Format, command: GpuCommand) ->
     Ok(0)
 }
 
+/// Resumes every draining GPU.
+pub(super) async fn resume_all(client: &Client, output: Format) -> Result<(), Error> {
+    let all: Vec<Gpu> = client.get("gpus").await?;
+    let draining = all.iter().filter(|gpu| gpu.state == GpuState::Draining);
+    let mut reports: Vec<GpuCheckReport> = Vec::new();
+    for gpu in draining {
+        let path = format!("gpus/{}/resume", gpu.gpu_id);
+        reports.push(client.post(&path, &serde_json::json!({})).await?);
+    }
+    // Programs get an empty list.
+    if reports.is_empty() && matches!(output, Format::Table | Format::Wide) {
+        return print("Nothing to do: no GPU is draining.\n");
+    }
+    show(output, &reports, |reports| checks(reports))
+}
+
 /// The table of checked GPUs.
-pub(super) fn checks(reports: &[GpuCheckReport]) -> Grid {
+fn checks(reports: &[GpuCheckReport]) -> Grid {
     let mut grid = Grid::new(&["GPU|gpu_id", "STATE", "CANARY|passed", "FOUND"]);
     for report in reports {
         let canary = if report.passed { "passed" } else { "FAILED" };

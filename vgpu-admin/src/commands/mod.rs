@@ -69,7 +69,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Drain { waiting, dry_run } => {
             return drain::run(&client, output, None, waiting, dry_run.dry_run).await;
         }
-        Command::Resume => drain::resume(&client, output).await?,
+        Command::Resume => gpu::resume_all(&client, output).await?,
         Command::Gpu(command) => return gpu::run(&client, output, command).await,
         Command::Pool(command) => pool::run(&client, output, command).await?,
         Command::RegisterVm(args) => vm::register(&client, output, args).await?,
