@@ -5,25 +5,16 @@
 //! a byte.
 
 use std::io::ErrorKind;
+use std::os::fd::RawFd;
 
-use vgpu_cuda_abi::CuResult;
-use vgpu_proto::call::ops::Progress;
-use vgpu_proto::call::{Notice, Op};
-use vgpu_proto::codec;
-use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
+use vgpu_proto::call::Notice;
+use vgpu_proto::frame::{HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
-use vgpu_proto::text::printable;
 
-use super::answer::Answer;
-use super::{PRINTED, Session};
-use crate::log::{self, Level};
 use crate::sys::{self, UserMemory};
 
 /// Size of the buffer in bytes: the largest header and arguments fit, or many small frames.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
-
-/// Most characters of the host's description of a device fault.
-const FAULT_TEXT: usize = 1_000;
 
 /// Number of bytes that are received into the buffer after a bulk part: the next header, and small
 /// frames. More bytes would usually belong to the next bulk part, and would have to be copied out
@@ -39,6 +30,26 @@ pub(crate) enum Step {
     Nothing,
     /// The connection cannot be used any more, for this reason.
     Closed(String),
+}
+
+/// Receives the frames that a [`FrameReader`] reads. All calls are made under the reader's lock and
+/// must not block.
+pub(crate) trait Sink {
+    /// Takes the place of the next `len` bulk bytes of reply `id`; the next call continues behind
+    /// them. `None`: the request has no room for so many.
+    fn room(&self, id: u64, len: usize) -> Option<UserMemory>;
+
+    /// The program has unmapped the place of bulk bytes, which are dropped.
+    fn unmapped(&self);
+
+    /// Output of device `printf`.
+    fn printed(&self, text: &[u8]);
+
+    /// A frame whose bulk bytes are in their place.
+    ///
+    /// # Errors
+    /// Why the connection cannot be used any more.
+    fn frame(&self, header: Header, args: Vec<u8>) -> Result<(), String>;
 }
 
 /// Destination of the bulk bytes of the current frame.
@@ -61,6 +72,7 @@ struct Bulk {
 /// The state of reading between socket and frames.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
+    socket: RawFd,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -73,9 +85,10 @@ const NO_MEMORY: UserMemory = UserMemory {
 };
 
 impl FrameReader {
-    /// The state before the first byte.
-    pub(crate) fn new() -> FrameReader {
+    /// The state before the first byte of a socket, which must stay open.
+    pub(crate) fn new(socket: RawFd) -> FrameReader {
         FrameReader {
+            socket,
             buffer: vec![0; BUFFER],
             start: 0,
             end: 0,
@@ -84,38 +97,36 @@ impl FrameReader {
     }
 
     /// Handles one frame of the buffer, or receives once.
-    pub(crate) fn step(&mut self, session: &Session, wait: bool) -> Step {
-        match self.try_step(session, wait) {
+    pub(crate) fn step(&mut self, sink: &impl Sink, wait: bool) -> Step {
+        match self.try_step(sink, wait) {
             Ok(step) => step,
             Err(why) => Step::Closed(why),
         }
     }
 
-    fn try_step(&mut self, session: &Session, wait: bool) -> Result<Step, String> {
+    fn try_step(&mut self, sink: &impl Sink, wait: bool) -> Result<Step, String> {
         if let Some(bulk) = self.bulk.take() {
-            return self.take_bulk(session, bulk, wait);
+            return self.take_bulk(sink, bulk, wait);
         }
         let there = &self.buffer[self.start..self.end];
         let Some(head) = there.first_chunk::<HEADER_LEN>() else {
-            return self.fill(session, wait);
+            return self.fill(wait);
         };
         let header = Header::parse(head).map_err(|e| e.to_string())?;
         let whole = HEADER_LEN + header.args_len();
         if there.len() < whole {
-            return self.fill(session, wait);
+            return self.fill(wait);
         }
         let args = there[HEADER_LEN..whole].to_vec();
         self.start += whole;
         if header.bulk_len() == 0 {
-            return dispatch(session, header, args).map(|()| Step::Frame);
+            return sink.frame(header, args).map(|()| Step::Frame);
         }
         let into = match Notice::from_wire(header.op()) {
             Some(Notice::Stdout) => Into::Stdout(Vec::with_capacity(header.bulk_len())),
             Some(_) => return Err("a notice carries data it should not".to_owned()),
             None => Into::Program(
-                session
-                    .inbox
-                    .room(header.id(), header.bulk_len())
+                sink.room(header.id(), header.bulk_len())
                     .ok_or("a reply brings more data than was asked for")?,
             ),
         };
@@ -129,10 +140,10 @@ impl FrameReader {
     }
 
     /// Receives more bytes into the buffer.
-    fn fill(&mut self, session: &Session, wait: bool) -> Result<Step, String> {
+    fn fill(&mut self, wait: bool) -> Result<Step, String> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let got = sys::receive(session.data, NO_MEMORY, &mut self.buffer[self.end..], wait);
+        let got = sys::receive(self.socket, NO_MEMORY, &mut self.buffer[self.end..], wait);
         received(got).map(|n| match n {
             Some(n) => {
                 self.end += n;
@@ -143,7 +154,7 @@ impl FrameReader {
     }
 
     /// Takes bulk bytes from the buffer or, if the buffer is empty, from the socket.
-    fn take_bulk(&mut self, session: &Session, mut bulk: Bulk, wait: bool) -> Result<Step, String> {
+    fn take_bulk(&mut self, sink: &impl Sink, mut bulk: Bulk, wait: bool) -> Result<Step, String> {
         let buffered = &self.buffer[self.start..self.end];
         if !buffered.is_empty() {
             let n = buffered.len().min(bulk.left);
@@ -155,9 +166,9 @@ impl FrameReader {
                 _ => (NO_MEMORY, BUFFER),
             };
             (self.start, self.end) = (0, 0);
-            match sys::receive(session.data, direct, &mut self.buffer[..room], wait) {
+            match sys::receive(self.socket, direct, &mut self.buffer[..room], wait) {
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
-                    session.failed_later(CuResult::INVALID_VALUE, "");
+                    sink.unmapped();
                     bulk.into = Into::Nowhere;
                 }
                 got => match received(got)? {
@@ -181,12 +192,10 @@ impl FrameReader {
             return Ok(Step::Frame);
         }
         if let Into::Stdout(bytes) = bulk.into {
-            // Text is only added, not written to standard output, because this thread holds the
-            // reader's lock.
-            PRINTED.add(&bytes);
+            sink.printed(&bytes);
             return Ok(Step::Frame);
         }
-        dispatch(session, bulk.header, bulk.args).map(|()| Step::Frame)
+        sink.frame(bulk.header, bulk.args).map(|()| Step::Frame)
     }
 }
 
@@ -214,48 +223,4 @@ fn received(got: std::io::Result<usize>) -> Result<Option<usize>, String> {
         Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
         Err(e) => Err(format!("the connection failed ({e})")),
     }
-}
-
-/// Logs that the host dropped output of device `printf`.
-fn printf_dropped(bytes: u64) {
-    let text =
-        format!("{bytes} bytes of device printf were dropped: wait for the device more often");
-    log::line(Level::Error, &text);
-}
-
-fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), String> {
-    match Notice::from_wire(header.op()) {
-        Some(Notice::Progress) => {
-            let progress: Progress = codec::decode(&args).map_err(|e| e.to_string())?;
-            session.progress(progress);
-        }
-        Some(Notice::Depth) => session.depth(codec::decode(&args).map_err(|e| e.to_string())?),
-        Some(Notice::AsyncError) if args.is_empty() => session.failed_later(header.status(), ""),
-        Some(Notice::AsyncError) => {
-            let text: String = codec::decode(&args).map_err(|e| e.to_string())?;
-            session.failed_later(header.status(), &printable(&text, FAULT_TEXT));
-        }
-        Some(Notice::Stdout) => printf_dropped(header.id()),
-        Some(Notice::HostFunc) => session.host_function(header.id()),
-        None if Op::from_wire(header.op()).is_none() => {
-            return Err(format!(
-                "a reply has the unknown operation {:#06x}",
-                header.op()
-            ));
-        }
-        None if header.flags() & FLAG_MORE != 0 => {}
-        None => {
-            let answer = Answer {
-                status: header.status(),
-                args,
-                filled: 0,
-            };
-            if !session.inbox.complete(session, header.id(), answer) {
-                return Err(
-                    "a reply answers nothing that was asked, or brings too little".to_owned(),
-                );
-            }
-        }
-    }
-    Ok(())
 }

@@ -6,6 +6,7 @@
 //! wakes one parked thread, which becomes the next leader. If no thread waits, the pump reads.
 
 use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -162,11 +163,11 @@ impl Drop for Lead<'_> {
 }
 
 impl Inbox {
-    /// An inbox without pending requests.
-    pub(crate) fn new() -> Inbox {
+    /// An inbox without pending requests, for a data socket that stays open.
+    pub(crate) fn new(data: RawFd) -> Inbox {
         Inbox {
             state: Mutex::default(),
-            reader: UnsafeCell::new(FrameReader::new()),
+            reader: UnsafeCell::new(FrameReader::new(data)),
             unattended: AtomicUsize::new(0),
             arrived: AtomicUsize::new(0),
             notices: AtomicUsize::new(0),
@@ -337,7 +338,8 @@ impl Inbox {
             // A thread that has delivered an answer takes the lock to wake the threads in the list,
             // and then finds this thread in the list.
             let value = ready();
-            if value.is_some() || is_over() {
+            let ended = session.not_ended();
+            if value.is_some() || is_over() || ended.is_err() && !state.leading {
                 // This thread may have been woken to lead: wake another thread instead.
                 let next = if state.leading {
                     None
@@ -350,9 +352,14 @@ impl Inbox {
                 } else if self.is_restless() {
                     session.watch_data();
                 }
-                return Ok(value);
+                return match value {
+                    None => ended.map(|()| None),
+                    value => Ok(value),
+                };
             }
-            session.not_ended()?;
+            // After the end of the session, a leader may still receive into the memory of this
+            // thread's call, and the program may free that memory once the call returns. The end
+            // has shut the socket down, so the leader soon stops.
             if state.leading {
                 state.list.push((parker.clone(), general));
                 drop(state);
@@ -378,12 +385,16 @@ impl Inbox {
         }
     }
 
-    /// Reads the available frames without waiting; false if another thread is reading.
+    /// Reads the available frames without waiting; false if another thread is reading. Reads nothing
+    /// after the end of the session, when calls have returned whose memory the frames are for.
     pub(crate) fn drain(&self, session: &Session) -> bool {
         {
             let mut state = lock(&self.state);
             if state.leading {
                 return false;
+            }
+            if session.not_ended().is_err() {
+                return true;
             }
             state.leading = true;
         }

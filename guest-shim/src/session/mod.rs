@@ -9,6 +9,7 @@
 mod answer;
 mod connect;
 mod control;
+mod delivery;
 mod frames;
 pub(crate) mod host;
 mod inbox;
@@ -112,7 +113,7 @@ impl Session {
             outbox: Mutex::new(Outbox::new()),
             lender: Lender::new(opened.data),
             lent: AtomicU64::new(0),
-            inbox: Inbox::new(),
+            inbox: Inbox::new(opened.data),
             control: Control::new(opened.control),
             host: HostFunctions::default(),
             waits_for_words: AtomicBool::new(false),
