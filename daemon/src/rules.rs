@@ -4,13 +4,13 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use vgpu_api::{
-    FACTOR_PERCENT, Limit, MAX_VM_ID, PoolSettings, Problem, SOCKET_PATH_LEN, VmLimits,
-    VmLimitsPatch, in_request,
+    FACTOR_PERCENT, Limit, MAX_VM_ID, PoolSettings, Problem, VmLimits, VmLimitsPatch, in_request,
 };
 pub use vgpu_api::{
     check_name as name, check_pool_settings as pool_settings, check_vm_limits as vm_limits,
     check_vm_name as vm_name, pool_problems, vm_problems,
 };
+use vgpu_proto::limits::SOCKET_PATH_LEN;
 
 /// Longest reason of an administrator, in characters.
 const REASON_LEN: usize = 200;

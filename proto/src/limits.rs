@@ -8,6 +8,9 @@ pub const MAX_ARGS: usize = 64 * 1024;
 /// side allocates more than this for an announced length.
 pub const MAX_BULK: usize = 1024 * 1024;
 
+/// Longest path of a Unix socket, in bytes (`sun_path` less its NUL; unix(7)).
+pub const SOCKET_PATH_LEN: usize = 107;
+
 /// Largest part of a host-device copy in one frame, in bytes. A piece is small enough to be still
 /// in the processor's cache when it is passed on, and large enough to hide the cost of a frame.
 pub const COPY_PIECE: usize = 256 * 1024;

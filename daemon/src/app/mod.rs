@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
         .enable_all()
         .thread_name("vgpud")
         // The mediator starts threads of the runtime too.
-        .on_thread_start(system::priority::follow)
+        .on_thread_start(system::priority::reset)
         .build()
         .context("cannot start the runtime")?;
     // One thread for blocking work waits until the end. If the pool had none and the host had no

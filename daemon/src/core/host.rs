@@ -148,7 +148,7 @@ fn needed(kind: DriverKind, gpus: &[ScannedGpu], named: bool, soft: bool) -> &'s
 /// Whether vgpud decides in time beside workers that use all CPUs.
 fn priority() -> DoctorCheck {
     const NAME: &str = "cpu-priority";
-    match priority::can_lead() {
+    match priority::can_raise() {
         Ok(()) => DoctorCheck::ok(
             NAME,
             "The part of vgpud that decides for all VMs runs before workers.",

@@ -94,7 +94,7 @@ impl Mediator {
         let thread = std::thread::Builder::new()
             .name("vgpud-mediator".into())
             .spawn(move || {
-                priority::lead();
+                priority::raise();
                 let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.run()));
                 if lived.is_err() {
                     // Without the mediator no lease is granted, ended or watched. Workers end with

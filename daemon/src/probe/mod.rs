@@ -224,13 +224,13 @@ impl Prober {
         config: &Config,
         soft: bool,
         args: &[OsString],
-        leads: bool,
+        raised: bool,
     ) -> Result<Written, Failure> {
         let env = probe_environment(config, soft);
-        self.run_program(config, &probe_binary(config)?, args, &env, leads)
+        self.run_program(config, &probe_binary(config)?, args, &env, raised)
     }
 
-    /// Runs a program as the user of workers, and otherwise unconfined. `leads`: as for
+    /// Runs a program as the user of workers, and otherwise unconfined. `raised`: as for
     /// [`Jail::only_as`].
     fn run_program(
         &self,
@@ -238,7 +238,7 @@ impl Prober {
         binary: &Path,
         args: &[OsString],
         env: &[(OsString, OsString)],
-        leads: bool,
+        raised: bool,
     ) -> Result<Written, Failure> {
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // The same user as the workers, so that the probe sees the same access rights.
@@ -249,7 +249,7 @@ impl Prober {
             &program,
             args,
             env,
-            (jail, Jail::only_as(owner, leads)),
+            (jail, Jail::only_as(owner, raised)),
             deadline,
         )
     }

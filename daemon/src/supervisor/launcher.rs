@@ -187,7 +187,7 @@ impl Launcher {
             max_files: config.worker.max_files,
             // The kernel counts the tasks of the VM's user, hence of all its workers together.
             max_tasks: (!checks_gpu && config.worker.uid_per_vm).then_some(config.worker.max_tasks),
-            leads: checks_gpu,
+            raised: checks_gpu,
             soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
         })
     }
@@ -275,7 +275,7 @@ fn move_in(worker: &Worker) -> oneshot::Receiver<Result<(), String>> {
     let spawned = std::thread::Builder::new()
         .name("vgpud-cgroup".into())
         .spawn(move || {
-            priority::follow();
+            priority::reset();
             let _ = done.send(cgroup.admit(pid));
         });
     if let Err(e) = spawned {

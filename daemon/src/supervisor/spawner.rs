@@ -101,7 +101,7 @@ impl Spawner {
             .name("vgpud-spawner".into())
             .spawn(move || {
                 // Workers do not keep the priority (`worker::confine`).
-                priority::lead();
+                priority::raise();
                 works.work();
             })?;
         Ok(Spawner(shared))

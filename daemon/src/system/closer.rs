@@ -86,7 +86,7 @@ impl Closer {
         }
         let closer = self.clone();
         let spawned = Builder::new().name("vgpud-closer".into()).spawn(move || {
-            priority::follow();
+            priority::reset();
             closer.run();
         });
         match spawned {
@@ -202,7 +202,7 @@ fn copy_of_all() -> io::Result<Option<(Pid, Sender<()>)>> {
     // A close on this thread would close the descriptor in the copy only, so the thread must not
     // own any descriptor.
     Builder::new().name("vgpud-closing".into()).spawn(move || {
-        priority::follow();
+        priority::reset();
         let copied = unshare(CloneFlags::CLONE_FILES).map(|()| gettid());
         let _ = ready.send(copied);
         let _ = ended.recv();

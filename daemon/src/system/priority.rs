@@ -15,7 +15,7 @@ const FIRST: i32 = -10;
 
 /// Gives the calling thread a higher priority than workers have. Threads and processes that it
 /// starts inherit the priority. Makes only system calls.
-pub fn lead() {
+pub fn raise() {
     if getpriority_process(None).is_ok_and(|now| now > FIRST) {
         let _ = setpriority_process(None, FIRST);
     }
@@ -23,7 +23,7 @@ pub fn lead() {
 
 /// Gives the calling thread the priority of workers, nice 0. Makes only system calls, so that a
 /// process may call it after a fork.
-pub(crate) fn follow() {
+pub(crate) fn reset() {
     if getpriority_process(None).is_ok_and(|now| now < 0) {
         // Lowering a priority never fails.
         let _ = setpriority_process(None, 0);
@@ -34,9 +34,9 @@ pub(crate) fn follow() {
 ///
 /// # Errors
 /// The reason, if it cannot.
-pub fn can_lead() -> Result<(), String> {
+pub fn can_raise() -> Result<(), String> {
     let tried = std::thread::Builder::new().spawn(|| {
-        lead();
+        raise();
         getpriority_process(None)
     });
     let tried = tried.map_err(|e| format!("no thread can try: {e}"))?;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_worker_does_not_inherit_the_priority() {
-        lead();
+        raise();
         if getpriority_process(None).unwrap() > FIRST {
             eprintln!("SKIPPED: needs CAP_SYS_NICE");
             return;
@@ -107,7 +107,7 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("100");
         let hook = || {
-            follow();
+            reset();
             Ok(())
         };
         // SAFETY: only system calls are made between fork and exec.

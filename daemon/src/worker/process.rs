@@ -113,8 +113,8 @@ const PROCESSES_MOST: usize = 64;
 /// Most threads that a check reads, and most threads per process whose children it reads.
 const THREADS_MOST: usize = 16;
 
-/// Returns a process and its descendants, at most 64; the process is first. Has
-/// processes that are exiting, which `cgroup.procs` may lack.
+/// Returns a process and its descendants, at most 64; the process is first. The list has processes
+/// that are exiting, which `cgroup.procs` may lack.
 #[must_use]
 pub fn family(pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
@@ -137,8 +137,8 @@ pub fn family(pid: u32) -> Vec<u32> {
 /// What the kernel tells about the use of processors by some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Time in ns that the processes used a processor, plus the time that the first
-    /// 16 threads waited for a processor.
+    /// Time in ns that the processes used a processor, plus the time that the first 16 threads
+    /// waited for a processor.
     pub ns: u64,
     /// Whether a thread uses or waits for a processor now.
     pub runnable: bool,

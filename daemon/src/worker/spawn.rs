@@ -153,7 +153,7 @@ pub fn reap_soon(process: Process) {
     let spawned = std::thread::Builder::new()
         .name("vgpud-reap".into())
         .spawn(move || {
-            priority::follow();
+            priority::reset();
             for _ in 0..1_000 {
                 if process.ended().is_some() {
                     return;
@@ -192,7 +192,7 @@ impl Worker {
             let spawned = std::thread::Builder::new()
                 .name("vgpud-cgroup".into())
                 .spawn(move || {
-                    priority::follow();
+                    priority::reset();
                     cgroup.remove();
                 });
             if let Err(e) = spawned {

@@ -3,13 +3,10 @@
 use std::ffi::OsStr;
 
 use nix::unistd::{getegid, geteuid, getgid, getuid};
-use vgpu_proto::limits::VSOCK_PORT;
+use vgpu_proto::limits::{SOCKET_PATH_LEN, VSOCK_PORT};
 
 /// The CID of the host (`VMADDR_CID_HOST`).
 const HOST_CID: u32 = 2;
-
-/// Largest size of a Unix socket's path in bytes (`sun_path` without the NUL).
-const LONGEST_PATH: usize = 107;
 
 /// Address of vgpud. The control connection and the data connection of a session both use this
 /// address.
@@ -98,8 +95,8 @@ impl Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.len() {
                 _ if !path.starts_with('/') => Err(wrong()),
-                len if len > LONGEST_PATH => Err(format!(
-                    "VGPU_ADDRESS names a path of {len} bytes, and a socket's has {LONGEST_PATH} at most: mount the VM's \
+                len if len > SOCKET_PATH_LEN => Err(format!(
+                    "VGPU_ADDRESS names a path of {len} bytes, and a socket's has {SOCKET_PATH_LEN} at most: mount the VM's \
                      directory at a shorter one"
                 )),
                 _ => Ok(Address::Unix(path.to_owned())),
@@ -126,7 +123,7 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
 
-    use super::{Address, LONGEST_PATH};
+    use super::{Address, SOCKET_PATH_LEN};
 
     #[test]
     fn what_is_no_text_is_no_address() {
@@ -140,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_path_that_no_socket_has_is_told() {
-        let longest = format!("unix:/{}", "a".repeat(LONGEST_PATH - 1));
+        let longest = format!("unix:/{}", "a".repeat(SOCKET_PATH_LEN - 1));
         assert!(Address::parse(&longest).is_ok());
         let text = Address::parse(&(longest + "a")).expect_err("too long");
         assert!(text.contains("108 bytes"), "{text}");

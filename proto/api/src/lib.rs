@@ -59,6 +59,7 @@ pub use vm::{
 };
 
 use serde::{Deserialize, Deserializer};
+use vgpu_proto::limits::SOCKET_PATH_LEN;
 
 /// The version of this API, the first part of every route.
 pub const API_VERSION: &str = "v1";
@@ -95,9 +96,6 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
          '-', '_' and '.', beginning with a letter or digit."
     ))
 }
-
-/// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
-pub const SOCKET_PATH_LEN: usize = 107;
 
 /// Checks the length of a Unix socket's path.
 ///

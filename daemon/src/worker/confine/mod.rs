@@ -66,7 +66,7 @@ pub struct Inmate<'a> {
     /// runs as vgpud's user.
     pub max_tasks: Option<u64>,
     /// Whether the process runs before workers (nice(2)).
-    pub leads: bool,
+    pub raised: bool,
     /// Directory of the files that software devices share, if the process uses these; `None`: GPUs.
     pub soft_state: Option<&'a Path>,
 }
@@ -81,7 +81,7 @@ pub struct Confinement {
     /// Whether the process gets a `/proc` of its own process namespace.
     own_proc: bool,
     /// Whether the process runs before workers.
-    leads: bool,
+    raised: bool,
     files: Option<OwnedFd>,
     filters: Arc<[BpfProgram]>,
 }
@@ -198,23 +198,23 @@ impl Jail {
             apart,
             // soft-gpu learns from the host's `/proc` which number the process has there.
             own_proc: apart && !soft,
-            leads: inmate.leads,
+            raised: inmate.raised,
             files,
             filters: self.filters.clone(),
         })
     }
 
     /// The confinement of a program of vgpud that no guest data reaches: the program runs as
-    /// `owner`. `leads`: whether the program runs before workers (nice(2)).
+    /// `owner`. `raised`: whether the program runs before workers (nice(2)).
     #[must_use]
-    pub fn only_as(owner: Option<Owner>, leads: bool) -> Confinement {
+    pub fn only_as(owner: Option<Owner>, raised: bool) -> Confinement {
         Confinement {
             owner,
             limits: Vec::new(),
             spaces: None,
             apart: false,
             own_proc: false,
-            leads,
+            raised,
             files: None,
             filters: Arc::from([]),
         }
@@ -260,9 +260,9 @@ impl Confinement {
             // A new process session (setsid): signals of vgpud's terminal do not reach the
             // process, and a write to /proc/self/autogroup changes no other process.
             setsid()?;
-            match self.leads {
-                true => priority::lead(),
-                false => priority::follow(),
+            match self.raised {
+                true => priority::raise(),
+                false => priority::reset(),
             }
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
