@@ -64,7 +64,6 @@ pub struct Usage {
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Event {
     /// A GPU is added. `health` is [`GpuHealth::Unverified`] after a restart with orphaned workers.
     AddGpu {
@@ -213,8 +212,9 @@ pub enum Event {
     Used {
         /// The session.
         session: SessionId,
-        /// Total use. During a lease the scheduler uses this total only if the worker dies;
-        /// otherwise the message that ends the lease has the total.
+        /// Total use. While the session has a granted lease, the scheduler uses this total only if
+        /// the worker dies; otherwise the message that ends the lease has the total. Use without a
+        /// granted lease, also of a gang that gathers GPUs, is charged at once.
         used: Usage,
     },
     /// Counters of a session since it began, from a message or from its hint page.

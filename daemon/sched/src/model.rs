@@ -525,6 +525,9 @@ pub(crate) struct Session {
     pub(crate) closing: bool,
     /// The session was killed and gets no more leases.
     pub(crate) dying: bool,
+    /// The session's VM was removed, and another VM has the number now. That VM does not pay for
+    /// the session.
+    pub(crate) former: bool,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
     /// Time in ns at which work in flight last made progress or began.
@@ -553,6 +556,7 @@ impl Session {
             head: HeadCost::default(),
             closing: false,
             dying: false,
+            former: false,
             submitted: 0,
             completed: 0,
             progress_ns: now_ns,

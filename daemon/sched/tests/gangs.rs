@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
     Action, Class, Epoch, Event, GpuConfig, GpuHealth, GpuId, KillCause, MICROS, MILLIS, Memory,
-    MemoryRefusal, PoolConfig, Rate, Refusal, SECONDS, SessionId, SessionState, VmConfig, VmId,
-    WaitReason,
+    MemoryRefusal, PoolConfig, Rate, Refusal, SECONDS, SessionId, SessionState, Usage, VmConfig,
+    VmId, WaitReason,
 };
 
 const SECOND: GpuId = GpuId(1);
@@ -49,6 +49,37 @@ fn rig(gpus: u32) -> Rig {
 
 fn state(rig: &Rig) -> SessionState {
     rig.sched.session_stats(SessionId(10)).unwrap().state
+}
+
+/// Bytes that a gang moves while it gathers GPUs are charged at once, not only when it has them.
+#[test]
+fn what_a_gathering_gang_uses_counts_before_its_lease() {
+    let mut rig = rig(2);
+    let mut config = gang(None);
+    config.limits.bytes = Some(Rate {
+        per_second: 1_000,
+        burst: 1_000,
+    });
+    let vm = VmId(1);
+    rig.feed(Event::SetVm { vm, config });
+    rig.runnable(21);
+    rig.runnable(10);
+    assert_eq!(state(&rig), SessionState::Gathering);
+    let (session, used) = (
+        SessionId(10),
+        Usage {
+            calls: 0,
+            bytes: 5_000,
+        },
+    );
+    rig.feed(Event::Used { session, used });
+    let stats = rig.sched.vm_stats(vm).unwrap();
+    assert_eq!(stats.bytes, 5_000);
+    assert!(
+        matches!(stats.waiting, Some(WaitReason::RateLimit { .. })),
+        "{stats:?}"
+    );
+    assert_eq!(rig.sched.gpu_stats(GPU).unwrap().reserved, None);
 }
 
 #[test]

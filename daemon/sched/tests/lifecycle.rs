@@ -5,8 +5,8 @@ mod common;
 use common::{GPU, POOL, Rig, granted, revoked};
 use vgpu_sched::{
     Action, Class, Epoch, Event, GpuConfig, GpuHealth, GpuId, Ignored, KillCause, Limits, MICROS,
-    MILLIS, Memory, MemoryRefusal, Policy, PoolConfig, PoolId, Refusal, SECONDS, SessionId,
-    SessionState, VmConfig, VmId, WaitReason,
+    MILLIS, Memory, MemoryRefusal, Policy, PoolConfig, PoolId, Rate, Refusal, SECONDS, SessionId,
+    SessionState, Usage, VmConfig, VmId, WaitReason,
 };
 
 fn two_vms() -> Rig {
@@ -482,6 +482,41 @@ fn removing_what_is_in_use_ends_its_sessions_first() {
     assert_eq!(actions, vec![killed(20, KillCause::GpuLost)]);
     rig.exited(20);
     assert_eq!(rig.sched.gpu_stats(GPU), None);
+}
+
+/// What the workers of a removed VM use or claim until they have ended costs the next VM with that
+/// number nothing.
+#[test]
+fn the_last_workers_of_a_vm_cost_the_next_vm_with_its_number_nothing() {
+    let mut rig = two_vms();
+    granted(&rig.runnable(10));
+    rig.feed(Event::RemoveVm { vm: VmId(1) });
+    let rate = |per_second| {
+        Some(Rate {
+            per_second,
+            burst: per_second,
+        })
+    };
+    let mut config = VmConfig::new(POOL, Class::Low);
+    config.limits.bytes = rate(1_000);
+    config.limits.gpu_time = rate(MILLIS);
+    rig.add_vm_with(1, config);
+    let (session, used) = (
+        SessionId(10),
+        Usage {
+            calls: 9,
+            bytes: 1 << 42,
+        },
+    );
+    rig.feed(Event::Used { session, used });
+    rig.pass(100 * MILLIS);
+    rig.feed(Event::Timer);
+    rig.exited(10);
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!((stats.calls, stats.bytes, stats.gpu_ns), (0, 0, 0));
+    assert_eq!(stats.debt_ns, 0);
+    rig.add_session(13, 1);
+    granted(&rig.runnable(13));
 }
 
 #[test]

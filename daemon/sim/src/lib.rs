@@ -7,7 +7,8 @@
 //! | [`setup`] | the description of a simulation |
 //! | [`world`] | the host: events in order of time, messages and their delays |
 //! | `world::daemon` | vgpud's part between workers and scheduler |
-//! | `world::worker` | workers: the lease protocol on the real pages, window, markers |
+//! | `world::worker` | one worker: its guest, lease machine, gate and streams |
+//! | `world::workers` | the actions of workers: the lease protocol on the real pages, window, markers |
 //! | `parts` | events of the host, and the state that vgpud and workers share |
 //! | [`guest`], [`op`], [`dist`], [`trace`] | the load of guests |
 //! | [`device`] | GPUs, and the true record of the time that each context used |

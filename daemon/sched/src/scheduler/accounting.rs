@@ -93,7 +93,7 @@ impl Scheduler {
             left -= 1;
             lease.charged_ns += part;
             session.gpu_ns += part;
-            if let Some(vm) = self.vms.get_mut(&session.vm) {
+            if let Some(vm) = self.vms.get_mut(&session.vm).filter(|_| !session.former) {
                 vm.count.gpu_ns += part;
                 if let Some(bucket) = &mut vm.buckets.gpu_time {
                     bucket.charge(part, from, now);

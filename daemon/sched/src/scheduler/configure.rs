@@ -229,6 +229,11 @@ impl Scheduler {
                 phase,
                 ..fresh
             };
+            for session in &old.sessions {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.former = true;
+                }
+            }
             self.arm_vm(id);
             self.succeed(id);
             self.move_pool(id);

@@ -96,7 +96,7 @@ impl Scheduler {
         let Some(session) = self.sessions.get_mut(&session) else {
             return;
         };
-        let Some(vm) = self.vms.get_mut(&session.vm) else {
+        let Some(vm) = self.vms.get_mut(&session.vm).filter(|_| !session.former) else {
             return;
         };
         let settle = |bucket: &mut Option<Bucket>, granted: u64, units: u64| {
@@ -120,12 +120,12 @@ impl Scheduler {
         }
     }
 
-    /// Charges use without a lease. During a lease this function only stores the totals, in case
-    /// the worker dies.
+    /// Charges use without a granted lease. During a granted lease this function only stores the
+    /// totals, in case the worker dies.
     pub(super) fn used(&mut self, id: SessionId, used: Usage) -> Result<(), Ignored> {
         let now = self.now_ns;
         let session = self.session_mut(id)?;
-        if session.lease.is_some() {
+        if session.lease.as_ref().is_some_and(Lease::granted) {
             session.told = used;
             return Ok(());
         }
@@ -134,6 +134,9 @@ impl Scheduler {
         session.used.calls += calls;
         session.used.bytes += bytes;
         let vm_id = session.vm;
+        if session.former {
+            return Ok(());
+        }
         self.accrue_vm(vm_id);
         let Some(vm) = self.vms.get_mut(&vm_id) else {
             return Ok(());

@@ -164,11 +164,13 @@ impl Scheduler {
         }
     }
 
-    /// Sets the number of pinned bytes that ended sessions of a VM left behind.
+    /// Sets the number of pinned bytes that ended sessions of a VM left behind, as far as the VM's
+    /// total can count them.
     pub(super) fn pinned_left(&mut self, id: VmId, bytes: u64) -> Result<(), Ignored> {
         let vm = self.vms.get_mut(&id).ok_or(Ignored::UnknownVm)?;
-        vm.pinned = (vm.pinned - vm.pinned_left).saturating_add(bytes);
-        vm.pinned_left = bytes;
+        let present = vm.pinned - vm.pinned_left;
+        vm.pinned_left = bytes.min(u64::MAX - present);
+        vm.pinned = present + vm.pinned_left;
         self.forget_vm(id);
         Ok(())
     }

@@ -121,21 +121,32 @@ impl Buckets {
         }
     }
 
-    /// Ends a loan of credit. Use under "no limit" is not charged to a later limit. `used` is
-    /// `None` if the worker died; then all its credit counts as used.
-    pub(super) fn settle(&mut self, had: Credits, used: Option<Usage>, now: u64) {
-        let settle = |bucket: &mut Option<Bucket>, had: u64, used: Option<u64>| {
+    /// Ends a loan of credit. Use under "no limit" is not charged to a later limit. `died`: the
+    /// worker died, so at least all its credit counts as used.
+    pub(super) fn settle(&mut self, had: Credits, used: Usage, died: bool, now: u64) {
+        let settle = |bucket: &mut Option<Bucket>, had: u64, used: u64| {
             if let Some(bucket) = bucket {
-                let used = match used {
-                    _ if had == u64::MAX => 0,
-                    Some(used) => used,
-                    None => bucket.out,
+                let used = match had {
+                    u64::MAX => 0,
+                    _ if died => used.max(bucket.out),
+                    _ => used,
                 };
                 bucket.settle(used, now);
             }
         };
-        settle(&mut self.calls, had.calls, used.map(|used| used.calls));
-        settle(&mut self.bytes, had.bytes, used.map(|used| used.bytes));
+        settle(&mut self.calls, had.calls, used.calls);
+        settle(&mut self.bytes, had.bytes, used.bytes);
+    }
+
+    /// Charges calls and bytes that were used without credit.
+    pub(super) fn charge(&mut self, used: Usage, now: u64) {
+        let buckets = [(&mut self.calls, used.calls), (&mut self.bytes, used.bytes)];
+        for (bucket, units) in buckets {
+            if let Some(bucket) = bucket {
+                bucket.fill(now);
+                bucket.level -= i128::from(units) * UNIT;
+            }
+        }
     }
 
     /// Charges GPU time that was used from `from` to `now`. Tokens of that time count even if the

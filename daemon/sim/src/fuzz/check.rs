@@ -95,7 +95,7 @@ impl Checker {
                 "{vm_id} has other sessions than {:?}",
                 vm.sessions
             );
-            let mut memory = 0_u128;
+            let (mut memory, mut pinned) = (0_u128, u128::from(vm.pinned_left));
             let mut waits = None;
             for &id in &vm.sessions {
                 let stats = sched.session_stats(id).ok_or("a session is forgotten")?;
@@ -114,6 +114,7 @@ impl Checker {
                     session.gpu_ns
                 );
                 memory += session.memory();
+                pinned += u128::from(session.pinned);
                 lease_state(leases.get_mut(&id), id, &stats)?;
                 waits = waits.or(turn(&stats));
                 if let Some(WaitReason::RateLimit { until_ns, .. }) = stats.waiting {
@@ -125,8 +126,11 @@ impl Checker {
             }
             let stats = sched.vm_stats(vm_id).ok_or("a VM is forgotten")?;
             ensure!(
-                u128::from(stats.memory_bytes) == memory && stats.quarantined == vm.quarantined,
-                "{vm_id} has {memory} bytes, quarantined: {}; the scheduler says {stats:?}",
+                u128::from(stats.memory_bytes) == memory
+                    && u128::from(stats.pinned_bytes) == pinned
+                    && stats.quarantined == vm.quarantined,
+                "{vm_id} has {memory} bytes, {pinned} pinned, quarantined: {}; the scheduler says \
+                 {stats:?}",
                 vm.quarantined
             );
             ensure!(

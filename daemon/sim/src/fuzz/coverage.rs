@@ -35,6 +35,7 @@ const KINDS: &[(&str, Subject)] = &[
     ("SessionRemoved", Subject::Session),
     ("WorkerExited", Subject::Session),
     ("WorkerExiting", Subject::Session),
+    ("Used", Subject::Session),
     ("SessionAdded", Subject::Vm),
     ("AddVm", Subject::Vm),
     ("SetVm", Subject::Vm),
@@ -42,6 +43,7 @@ const KINDS: &[(&str, Subject)] = &[
     ("SetQuarantine", Subject::Vm),
     ("Strike", Subject::Vm),
     ("ResetStats", Subject::Vm),
+    ("PinnedLeft", Subject::Vm),
     ("AddGpu", Subject::Gpu),
     ("SetGpu", Subject::Gpu),
     ("RemoveGpu", Subject::Gpu),
@@ -234,26 +236,28 @@ pub(super) fn kind(event: &Event, forged: bool) -> usize {
         Event::SessionRemoved { .. } => 11,
         Event::WorkerExited { .. } => 12,
         Event::WorkerExiting { .. } => 13,
-        Event::SessionAdded { .. } => 14,
-        Event::AddVm { .. } => 15,
-        Event::SetVm { .. } => 16,
-        Event::RemoveVm { .. } => 17,
-        Event::SetQuarantine { .. } => 18,
-        Event::Strike { .. } => 19,
-        Event::ResetStats { .. } => 20,
-        Event::AddGpu { .. } => 21,
-        Event::SetGpu { .. } => 22,
-        Event::RemoveGpu { .. } => 23,
-        Event::GpuState { .. } => 24,
-        Event::Verified { .. } => 25,
-        Event::AssignGpu { .. } => 26,
-        Event::UnassignGpu { .. } => 27,
-        Event::AddPool { .. } => 28,
-        Event::SetPool { .. } => 29,
-        Event::RemovePool { .. } => 30,
-        Event::SetClassWeights { .. } => 31,
-        Event::Away { .. } => 33,
-        _ => 32,
+        Event::Used { .. } => 14,
+        Event::SessionAdded { .. } => 15,
+        Event::AddVm { .. } => 16,
+        Event::SetVm { .. } => 17,
+        Event::RemoveVm { .. } => 18,
+        Event::SetQuarantine { .. } => 19,
+        Event::Strike { .. } => 20,
+        Event::ResetStats { .. } => 21,
+        Event::PinnedLeft { .. } => 22,
+        Event::AddGpu { .. } => 23,
+        Event::SetGpu { .. } => 24,
+        Event::RemoveGpu { .. } => 25,
+        Event::GpuState { .. } => 26,
+        Event::Verified { .. } => 27,
+        Event::AssignGpu { .. } => 28,
+        Event::UnassignGpu { .. } => 29,
+        Event::AddPool { .. } => 30,
+        Event::SetPool { .. } => 31,
+        Event::RemovePool { .. } => 32,
+        Event::SetClassWeights { .. } => 33,
+        Event::Timer => 34,
+        Event::Away { .. } => 35,
     }
 }
 
@@ -275,6 +279,8 @@ mod tests {
             row(&Event::WorkerExiting { session }, false),
             "WorkerExiting"
         );
+        let bytes = 1;
+        assert_eq!(row(&Event::PinnedLeft { vm, bytes }, false), "PinnedLeft");
         assert_eq!(row(&Event::Timer, false), "Timer");
         assert_eq!(row(&Event::Away { for_ns: 1 }, false), "Away");
         let spent = Event::CreditsSpent {

@@ -24,13 +24,15 @@ pub(super) fn of(model: &Model, sched: &Scheduler, event: &Event) -> (usize, usi
         | Event::MemoryRelease { session, .. }
         | Event::SessionRemoved { session }
         | Event::WorkerExited { session }
-        | Event::WorkerExiting { session } => session_state(model, sched, *session),
+        | Event::WorkerExiting { session }
+        | Event::Used { session, .. } => session_state(model, sched, *session),
         Event::SessionAdded { vm, .. }
         | Event::AddVm { vm, .. }
         | Event::SetVm { vm, .. }
         | Event::RemoveVm { vm }
         | Event::SetQuarantine { vm, .. }
-        | Event::Strike { vm } => vm_state(model, sched, *vm),
+        | Event::Strike { vm }
+        | Event::PinnedLeft { vm, .. } => vm_state(model, sched, *vm),
         Event::ResetStats { vm } => vm_state(model, sched, vm.unwrap_or_default()),
         Event::AddGpu { gpu, .. }
         | Event::SetGpu { gpu, .. }
@@ -42,7 +44,7 @@ pub(super) fn of(model: &Model, sched: &Scheduler, event: &Event) -> (usize, usi
         Event::AddPool { pool, .. } | Event::SetPool { pool, .. } | Event::RemovePool { pool } => {
             pool_state(model, *pool)
         }
-        _ => timer_state(model),
+        Event::SetClassWeights { .. } | Event::Timer | Event::Away { .. } => timer_state(model),
     };
     (coverage::kind(event, forged), state)
 }

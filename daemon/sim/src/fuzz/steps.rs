@@ -102,7 +102,10 @@ impl World {
         let vm = VmId(r.below(make::VMS) as u32);
         let wild = self.character.wild;
         let on = odds(r, 1, 2);
-        let event = match weighted(r, &[2, 2, 1, 3, 1, 2, 6, 1, 3, 1, 2, 4, 8, 2, 3, 1, 3, 2]) {
+        let event = match weighted(
+            r,
+            &[2, 2, 1, 3, 1, 2, 6, 1, 3, 1, 2, 4, 8, 2, 3, 1, 3, 3, 2],
+        ) {
             0 => Event::AddGpu {
                 gpu,
                 config: make::gpu(r),
@@ -149,6 +152,10 @@ impl World {
             15 => Event::Strike { vm },
             16 => Event::ResetStats {
                 vm: on.then_some(vm),
+            },
+            17 => Event::PinnedLeft {
+                vm,
+                bytes: if on { make::amount(r, 400) } else { 0 },
             },
             _ => {
                 // A session number that was used before.
@@ -249,7 +256,7 @@ impl World {
         let Some(session) = self.any_session(r) else {
             return Ok(());
         };
-        let event = match weighted(r, &[1, 8, 3, 4, 1, 2, 1, 1]) {
+        let event = match weighted(r, &[1, 8, 3, 4, 1, 2, 1, 2, 1]) {
             0 => Event::SessionRemoved { session },
             1 => Event::Runnable {
                 session,
@@ -279,6 +286,10 @@ impl World {
                 tag: r.below(3),
             },
             6 => Event::WorkerExiting { session },
+            7 => Event::Used {
+                session,
+                used: any_usage(r),
+            },
             _ => Event::MemoryRelease {
                 session,
                 of: make::memory(r),

@@ -231,11 +231,11 @@ impl World {
     }
 
     fn may_pin(&self, vm: VmId, bytes: u64) -> bool {
-        let sessions = self.model.sessions.values().filter(|s| s.vm == vm);
-        let pinned: u128 = sessions.map(|s| u128::from(s.pinned)).sum();
-        let limit = self.model.vms.get(&vm).map(|vm| &vm.config.limits);
-        let limit = limit.and_then(|limits| limits.pinned_bytes);
-        bytes == 0 || pinned + u128::from(bytes) <= u128::from(limit.unwrap_or(u64::MAX))
+        let present = u128::from(self.model.pinned_by(vm));
+        let record = self.model.vms.get(&vm);
+        let left = record.map_or(0, |vm| u128::from(vm.pinned_left));
+        let limit = record.and_then(|vm| vm.config.limits.pinned_bytes);
+        bytes == 0 || present + left + u128::from(bytes) <= u128::from(limit.unwrap_or(u64::MAX))
     }
 
     /// Whether this many more bytes fit into the VM's quota and the GPU's memory.
@@ -276,6 +276,7 @@ impl World {
         let vms: Vec<VmId> = self.sched.vms().collect();
         for vm in vms {
             self.feed(Event::RemoveVm { vm })?;
+            self.feed(Event::PinnedLeft { vm, bytes: 0 })?;
         }
         let gpus: Vec<GpuId> = self.sched.gpus().collect();
         for gpu in gpus {

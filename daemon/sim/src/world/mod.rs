@@ -2,6 +2,7 @@
 
 mod daemon;
 mod worker;
+mod workers;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

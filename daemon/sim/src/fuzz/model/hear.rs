@@ -73,6 +73,13 @@ impl Model {
                 }
                 self.forget();
             }
+            Event::PinnedLeft { vm, bytes } => {
+                let present = self.pinned_by(*vm);
+                if let Some(vm) = self.vms.get_mut(vm) {
+                    vm.pinned_left = (*bytes).min(u64::MAX - present);
+                }
+                self.forget();
+            }
             Event::SetQuarantine { vm, on } => {
                 if let Some(vm) = self.vms.get_mut(vm) {
                     vm.quarantined = *on;
@@ -136,6 +143,13 @@ impl Model {
         self.charge_vm(id);
         let buckets = Buckets::new(&config.limits, self.now);
         let old = self.vms.remove(&id);
+        for session in self
+            .sessions
+            .values_mut()
+            .filter(|session| session.vm == id)
+        {
+            session.former = true;
+        }
         let vm = VmModel {
             config: config.clone(),
             removed: false,
@@ -145,6 +159,7 @@ impl Model {
             totals: old
                 .as_ref()
                 .map_or_else(BTreeMap::new, |old| old.totals.clone()),
+            pinned_left: old.as_ref().map_or(0, |old| old.pinned_left),
             sessions: old.map(|old| old.sessions).unwrap_or_default(),
             gathering: None,
             gather_ns: 0,
@@ -264,6 +279,7 @@ impl Model {
                 ..
             } => self.hear_ending(*session, *slice_end_ns, *in_ns),
             Event::CreditsSpent { session, used, .. } => self.settle(*session, Some(*used)),
+            Event::Used { session, used } => self.hear_used(*session, *used),
             Event::WorkerExited { session } => self.hear_exit(*session),
             Event::WorkerExiting { session } => {
                 let session = self.sessions.get_mut(session);
@@ -358,7 +374,26 @@ impl Model {
         }
     }
 
-    /// Settles the credit of a lease. `None`: the worker died, and all its credit counts as used.
+    /// Charges use without a granted lease. During a granted lease the total counts only if the
+    /// worker dies.
+    fn hear_used(&mut self, id: SessionId, used: Usage) {
+        let now = self.now;
+        let holds = self.leases.contains_key(&id);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if holds {
+            session.told = used;
+            return;
+        }
+        let more = session.add(used);
+        if let Some(vm) = self.vms.get_mut(&session.vm).filter(|_| !session.former) {
+            vm.buckets.charge(more, now);
+        }
+    }
+
+    /// Settles the credit of a lease. `None`: the worker died. Then all its credit counts as used,
+    /// or the last reported use if that is more.
     fn settle(&mut self, id: SessionId, used: Option<Usage>) {
         let now = self.now;
         let Some(credits) = self.holder(id).map(|holder| holder.credits) else {
@@ -367,17 +402,12 @@ impl Model {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let before = session.used;
-        let more = used.map(|used| Usage {
-            calls: used.calls.saturating_sub(before.calls),
-            bytes: used.bytes.saturating_sub(before.bytes),
-        });
-        if let Some(more) = more {
-            session.used.calls += more.calls;
-            session.used.bytes += more.bytes;
-        }
-        if let Some(vm) = self.vms.get_mut(&session.vm) {
-            vm.buckets.settle(credits, more, now);
+        let more = match used {
+            Some(used) => session.add(used),
+            None => session.beyond(session.told),
+        };
+        if let Some(vm) = self.vms.get_mut(&session.vm).filter(|_| !session.former) {
+            vm.buckets.settle(credits, more, used.is_none(), now);
         }
     }
 }

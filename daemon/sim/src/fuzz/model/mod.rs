@@ -94,6 +94,8 @@ pub(super) struct VmModel {
     /// GPUs of the VM, in ascending order, and the pool under which the VM is placed there.
     pub(super) placement: Option<(Vec<GpuId>, PoolId)>,
     pub(super) sessions: BTreeSet<SessionId>,
+    /// Pinned bytes that ended sessions left behind.
+    pub(super) pinned_left: u64,
     pub(super) gpu_ns: u64,
     /// Charged time in ns per GPU, never reset.
     pub(super) totals: BTreeMap<GpuId, u64>,
@@ -153,6 +155,9 @@ pub(super) struct SessionModel {
     /// GPUs of the session, in ascending order, and the bytes of device memory booked on each.
     pub(super) places: Vec<(GpuId, u64)>,
     pub(super) closing: bool,
+    /// Whether the session belongs to a removed VM whose number another VM has now. That VM does not
+    /// pay for the session.
+    pub(super) former: bool,
     /// Time of the kill or of the last news that the killed worker still exits, in ns.
     pub(super) exiting_ns: Option<u64>,
     pub(super) pinned: u64,
@@ -163,6 +168,8 @@ pub(super) struct SessionModel {
     pub(super) completed: u64,
     pub(super) progress_ns: u64,
     pub(super) used: Usage,
+    /// The last use that the worker reported during a lease without ending the lease.
+    pub(super) told: Usage,
     /// Whether the last report of the session was that it is idle.
     pub(super) said_idle: bool,
 }
@@ -174,6 +181,22 @@ impl SessionModel {
 
     pub(super) fn in_flight(&self) -> u64 {
         self.submitted - self.completed
+    }
+
+    /// The part of a reported total that exceeds the known total.
+    pub(super) fn beyond(&self, total: Usage) -> Usage {
+        Usage {
+            calls: total.calls.saturating_sub(self.used.calls),
+            bytes: total.bytes.saturating_sub(self.used.bytes),
+        }
+    }
+
+    /// Adds what a reported total exceeds the known total by, and returns it.
+    pub(super) fn add(&mut self, total: Usage) -> Usage {
+        let more = self.beyond(total);
+        self.used.calls += more.calls;
+        self.used.bytes += more.bytes;
+        more
     }
 
     pub(super) fn is_on(&self, gpu: GpuId) -> bool {
@@ -281,10 +304,12 @@ impl Model {
             let part = rest / left;
             rest -= part;
             left -= 1;
+            let mut former = false;
             if let Some(session) = self.sessions.get_mut(session) {
                 session.gpu_ns += part;
+                former = session.former;
             }
-            if let Some(vm) = self.vms.get_mut(vm) {
+            if let Some(vm) = self.vms.get_mut(vm).filter(|_| !former) {
                 vm.gpu_ns += part;
                 *vm.totals.entry(id).or_default() += part;
                 vm.buckets.charge_gpu(part, from, now);
@@ -387,13 +412,16 @@ impl Model {
             Event::RemoveVm { vm: id }
             | Event::SetQuarantine { vm: id, .. }
             | Event::Strike { vm: id } => vm(id),
-            Event::ResetStats { vm: Some(id) } => self.vms.contains_key(id),
+            Event::ResetStats { vm: Some(id) } | Event::PinnedLeft { vm: id, .. } => {
+                self.vms.contains_key(id)
+            }
             Event::SessionRemoved { session: id }
             | Event::Runnable { session: id, .. }
             | Event::Idle { session: id, .. }
             | Event::Progress { session: id, .. }
             | Event::WorkerExited { session: id }
             | Event::WorkerExiting { session: id }
+            | Event::Used { session: id, .. }
             | Event::MemoryReserve { session: id, .. }
             | Event::MemoryRelease { session: id, .. } => session(id),
             Event::Released {
@@ -405,7 +433,11 @@ impl Model {
             | Event::CreditsSpent {
                 session: id, epoch, ..
             } => self.holds(*id, *epoch),
-            _ => true,
+            Event::SessionAdded { .. }
+            | Event::SetClassWeights { .. }
+            | Event::ResetStats { vm: None }
+            | Event::Timer
+            | Event::Away { .. } => true,
         }
     }
 
@@ -423,6 +455,12 @@ impl Model {
         let stuck = |at: u64| self.now - at >= verify_ns;
         let mut here = self.sessions.values().filter(|session| session.is_on(gpu));
         here.any(|session| session.exiting_ns.is_some_and(stuck))
+    }
+
+    /// Bytes that the present sessions of a VM have pinned.
+    pub(super) fn pinned_by(&self, vm: VmId) -> u64 {
+        let sessions = self.sessions.values().filter(|session| session.vm == vm);
+        sessions.map(|session| session.pinned).sum()
     }
 
     /// Whether the session holds the lease `epoch`.
@@ -474,10 +512,11 @@ impl Model {
         })
     }
 
-    /// Deletes removed VMs and GPUs that have no sessions any more.
+    /// Deletes removed VMs that have no sessions and no pinned memory any more, and removed GPUs
+    /// that have no sessions any more.
     pub(super) fn forget(&mut self) {
         self.vms
-            .retain(|_, vm| !vm.removed || !vm.sessions.is_empty());
+            .retain(|_, vm| !vm.removed || !vm.sessions.is_empty() || vm.pinned_left > 0);
         let sessions = &self.sessions;
         self.gpus
             .retain(|id, gpu| !gpu.removed || sessions.values().any(|session| session.is_on(*id)));

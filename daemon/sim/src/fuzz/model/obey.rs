@@ -184,6 +184,7 @@ impl Model {
             vm: vm_id,
             places,
             closing: false,
+            former: false,
             exiting_ns: None,
             pinned: 0,
             gpu_ns: 0,
@@ -192,6 +193,7 @@ impl Model {
             completed: 0,
             progress_ns: self.now,
             used: Usage::default(),
+            told: Usage::default(),
             said_idle: true,
         };
         ensure!(
