@@ -1,23 +1,28 @@
-/* The whole served driver API, as documented: types only, structures as untyped pointers. For
- * programs that call nearly all functions. */
+/* The served driver API, as documented, except what guest.h and reach.h declare. Types only,
+ * structures as untyped pointers: the compiler does not check which structure a call gets.
+ * `make lint` compares the declarations of this file and of guest.h with NVIDIA's cuda.h (without
+ * cuProfiler*). That check knows functions and types only: a constant or a structure that has a
+ * name of cuda.h makes the check fail. Declare it in the program, under another name. */
 #pragma once
 #include "guest.h"
 
 typedef struct CUarray_st *CUarray;
-typedef struct CUmipmap_st *CUmipmappedArray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
-typedef struct CUlink_st *CUlinkState;
-typedef struct CUpool_st *CUmemoryPool;
+typedef struct CUlinkState_st *CUlinkState;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
-typedef struct CUnode_st *CUgraphNode;
-typedef struct CUexec_st *CUgraphExec;
-typedef struct CUobject_st *CUuserObject;
-typedef struct CUgreen_st *CUgreenCtx;
-typedef struct CUdesc_st *CUdevResourceDesc;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUuserObject_st *CUuserObject;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
+typedef struct CUlogsCallbackEntry_st *CUlogsCallbackHandle;
 typedef size_t (*CUoccupancyB2DSize)(int threads);
 typedef void (*CUhostFn)(void *data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
+typedef void (*CUlogsCallback)(void *data, int level, char *message, size_t length);
 
 /* The library itself. */
 CUresult cuGetProcAddress_v2(const char *, void **, int, unsigned long long, int *);
@@ -199,6 +204,14 @@ CUresult cuMemAllocHost_v2(void **, size_t);
 CUresult cuMemHostGetFlags(unsigned *, void *);
 CUresult cuMemHostRegister_v2(void *, size_t, unsigned);
 CUresult cuMemHostUnregister(void *);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned);
+CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned);
+CUresult cuMemAdvise(CUdeviceptr, size_t, int, CUdevice);
+CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, CUdevice, CUstream);
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr, size_t, CUdevice, CUstream);
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *, size_t *, size_t, unsigned long long, CUstream);
+CUresult cuMemRangeGetAttribute(void *, size_t, int, CUdeviceptr, size_t);
+CUresult cuMemRangeGetAttributes(void **, size_t *, int *, size_t, CUdeviceptr, size_t);
 CUresult cuPointerGetAttribute(void *, int, CUdeviceptr);
 CUresult cuPointerGetAttributes(unsigned, int *, void **, CUdeviceptr);
 CUresult cuPointerSetAttribute(const void *, int, CUdeviceptr);
@@ -305,6 +318,8 @@ CUresult cuStreamGetCtx_ptsz(CUstream, CUcontext *);
 CUresult cuStreamSynchronize_ptsz(CUstream);
 CUresult cuStreamQuery_ptsz(CUstream);
 CUresult cuStreamWaitEvent_ptsz(CUstream, CUevent, unsigned);
+CUresult cuStreamAttachMemAsync(CUstream, CUdeviceptr, size_t, unsigned);
+CUresult cuStreamAttachMemAsync_ptsz(CUstream, CUdeviceptr, size_t, unsigned);
 CUresult cuStreamIsCapturing(CUstream, int *);
 CUresult cuStreamIsCapturing_ptsz(CUstream, int *);
 CUresult cuStreamAddCallback(CUstream, CUstreamCallback, void *, unsigned);
@@ -496,6 +511,11 @@ CUresult cuCheckpointProcessLock(int, void *);
 CUresult cuCheckpointProcessUnlock(int, void *);
 CUresult cuCheckpointProcessCheckpoint(int, void *);
 CUresult cuCheckpointProcessRestore(int, void *);
+CUresult cuLogsRegisterCallback(CUlogsCallback, void *, CUlogsCallbackHandle *);
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle);
+CUresult cuLogsCurrent(unsigned *, unsigned);
+CUresult cuLogsDumpToFile(unsigned *, const char *, unsigned);
+CUresult cuLogsDumpToMemory(unsigned *, char *, size_t *, unsigned);
 CUresult cuProfilerInitialize(const char *, const char *, int);
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);

@@ -1,30 +1,16 @@
 /* Rare forms of calls, one part per run; usage: forms NAME.
  * Exits 0 if all results are right. Runs on any driver. */
 #define _GNU_SOURCE
+#include "boxes.h"
 #include "check.h"
 
 #include <pthread.h>
 
-typedef struct CUarr_st *CUarray;
-typedef struct CUmip_st *CUmipmappedArray;
 typedef struct {
     size_t width, height, depth;
     int format;
     unsigned channels, flags;
 } Shape;
-typedef struct {
-    size_t x, y, z, lod;
-    int kind;
-    void *host;
-    CUdeviceptr device;
-    CUarray array;
-    void *context;
-    size_t pitch, height;
-} Side;
-typedef struct {
-    Side src, dst;
-    size_t width, height, depth;
-} Box;
 typedef struct {
     int kind, id;
 } Location;
@@ -44,51 +30,9 @@ typedef struct {
     unsigned flags;
 } CopyAttributes;
 
-CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], CUdevice device);
-CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
-CUresult cuArray3DCreate_v2(CUarray *array, const Shape *shape);
-CUresult cuArray3DGetDescriptor_v2(Shape *shape, CUarray array);
-CUresult cuArrayDestroy(CUarray array);
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const Shape *shape, unsigned levels);
-CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned number);
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
-CUresult cuMemcpyHtoA_v2(CUarray dst, size_t at, const void *src, size_t bytes);
-CUresult cuMemcpyAtoH_v2(void *dst, CUarray src, size_t at, size_t bytes);
-CUresult cuMemcpyAtoD_v2(CUdeviceptr dst, CUarray src, size_t at, size_t bytes);
-CUresult cuMemcpyDtoA_v2(CUarray dst, size_t at, CUdeviceptr src, size_t bytes);
-CUresult cuMemcpyAtoA_v2(CUarray dst, size_t to, CUarray src, size_t from, size_t bytes);
-CUresult cuMemcpy3D_v2(const Box *copy);
-CUresult cuMemcpy3DAsync_v2(const Box *copy, CUstream stream);
-CUresult cuMemcpy3DPeer(const Box *copy);
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dst, CUdeviceptr *src, size_t *sizes, size_t count,
-                               CopyAttributes *attributes, size_t *from, size_t kinds,
-                               CUstream stream);
-CUresult cuMemGetAllocationGranularity(size_t *bytes, const Properties *properties, int option);
-CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted,
-                             unsigned long long flags);
-CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes);
-CUresult cuMemCreate(unsigned long long *handle, size_t bytes, const Properties *properties,
-                     unsigned long long flags);
-CUresult cuMemRelease(unsigned long long handle);
-CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, unsigned long long handle,
-                  unsigned long long flags);
-CUresult cuMemUnmap(CUdeviceptr at, size_t bytes);
-CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const Access *access, size_t count);
-CUresult cuMemGetAccess(unsigned long long *flags, const Location *location, CUdeviceptr at);
-CUresult cuMemRetainAllocationHandle(unsigned long long *handle, CUdeviceptr at);
-CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr at);
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                             unsigned by, unsigned bz, unsigned shared, CUstream stream,
-                             void **params, void **extra);
-CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
-CUresult cuMemsetD32Async_ptsz(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
-CUresult cuStreamSynchronize_ptsz(CUstream stream);
-CUresult cuStreamQuery_ptsz(CUstream stream);
-
 enum { HOST = 1, DEVICE = 2, ARRAY = 3 };
 enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, NOT_READY = 600, NOT_SUPPORTED = 801 };
 static CUmodule module;
-
 
 /* Boxes from the program through an array to another array, to pitched memory, and back. */
 static int arrays(void) {
@@ -105,19 +49,19 @@ static int arrays(void) {
     CU(cuArray3DGetDescriptor_v2(&told, one));
     EXPECT(told.width == W && told.height == H && told.depth == D && told.channels == 2);
     CU(cuMemAlloc_v2(&memory, (size_t)PITCH * H * D));
-    Side host = {.kind = HOST, .host = in, .pitch = HP, .height = H};
-    Side first = {.kind = ARRAY, .array = one}, second = {.kind = ARRAY, .array = two};
-    Side device = {.kind = DEVICE, .device = memory, .pitch = PITCH, .height = H};
+    BoxSide host = {.kind = HOST, .host = in, .pitch = HP, .height = H};
+    BoxSide first = {.kind = ARRAY, .array = one}, second = {.kind = ARRAY, .array = two};
+    BoxSide device = {.kind = DEVICE, .device = memory, .pitch = PITCH, .height = H};
     Box copy = {host, first, ROW, H, D};
     CU(cuMemcpy3D_v2(&copy));
     copy = (Box){first, second, ROW, H, D};
     CU(cuMemcpy3DAsync_v2(&copy, NULL));
     copy = (Box){second, device, ROW, H, D};
-    CU(cuDevicePrimaryCtxRetain((CUcontext *)&copy.src.context, 0));
-    copy.dst.context = copy.src.context;
+    CU(cuDevicePrimaryCtxRetain(&copy.src.ctx, 0));
+    copy.dst.ctx = copy.src.ctx;
     CU(cuMemcpy3DPeer(&copy));
     /* A part of the box, moved by an element, a row and a slice. */
-    Side into = first, from = device;
+    BoxSide into = first, from = device;
     into.x = E, into.y = 1, into.z = 1;
     copy = (Box){from, into, ROW - E, H - 1, D - 1};
     CU(cuMemcpy3D_v2(&copy));
@@ -207,7 +151,7 @@ static int mappings(void) {
     FAILS(INVALID_VALUE, cuMemsetD8_v2(end - 8, 1, 16));
     CU(cuMemRelease(one));
     FAILS(INVALID_VALUE, cuMemRelease(one));
-    CU(cuMemRetainAllocationHandle(&held, again + 5));
+    CU(cuMemRetainAllocationHandle(&held, (void *)(again + 5)));
     EXPECT(held == one);
     CU(cuMemRelease(held));
     CU(cuMemUnmap(at, 2 * unit));

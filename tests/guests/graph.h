@@ -1,10 +1,7 @@
 /* Graphs and the parameters of their nodes, as in cuda.h. */
 #pragma once
-#include "guest.h"
+#include "api.h"
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUnode_st *CUgraphNode;
-typedef struct CUexec_st *CUgraphExec;
 typedef struct {
     CUfunction function;
     unsigned grid[3], block[3], shared;

@@ -39,54 +39,6 @@ typedef struct {
     long long reserved2;
 } AnyParams;
 
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
-CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *behind,
-                                     const void *data, size_t count, int mode);
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, unsigned long long *id,
-                                   CUgraph *graph, const CUgraphNode **tips,
-                                   const unsigned long long **edges, size_t *count);
-CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, size_t count,
-                                           unsigned flags);
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
-CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphClone(CUgraph *copy, CUgraph graph);
-CUresult cuGraphDestroyNode(CUgraphNode node);
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind, size_t count,
-                        AnyParams *params);
-CUresult cuGraphNodeGetParams(CUgraphNode node, AnyParams *params);
-CUresult cuGraphNodeSetParams(CUgraphNode node, const AnyParams *params);
-CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, const AnyParams *params);
-CUresult cuGraphNodeGetType(CUgraphNode node, int *type);
-CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                            size_t count, const HostParams *params);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                                size_t count, AllocParams *params);
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, AllocParams *params);
-CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                               size_t count, CUdeviceptr ptr);
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *ptr);
-CUresult cuDeviceGraphMemTrim(CUdevice device);
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value);
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value);
-CUresult cuGraphConditionalHandleCreate(Handle *handle, CUgraph graph, CUcontext ctx,
-                                        unsigned value, unsigned flags);
-CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int attribute, unsigned *value);
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int attribute, const unsigned *value);
-CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from);
-CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info);
-CUresult cuGraphExecDestroy(CUgraphExec exec);
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream);
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
-CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
-
 enum { KERNEL = 0, FILL = 2, ALLOC = 10, FREE = 11, CONDITIONAL = 13 };
 enum { IF = 0, WHILE = 1, SWITCH = 2 };
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, LAUNCH_TIMEOUT = 702, NOT_SUPPORTED = 801 };
@@ -537,7 +489,7 @@ static int forks(void) {
     const CUgraphNode *tips;
     const unsigned long long *edges;
     size_t count;
-    CU(cuStreamGetCaptureInfo_v3(stream, &status, &id, &captured, &tips, &edges, &count));
+    CU(cuStreamGetCaptureInfo_v3(stream, &status, &id, &captured, &tips, (const void **)&edges, &count));
     EXPECT(status == 1 && count == 2 && tips[0] != tips[1]);
     /* Programs read data of one edge per node. */
     EXPECT(edges && edges[0] == 0 && edges[1] == 0);

@@ -1,9 +1,7 @@
 /* A kernel that spins on a flag; then (after a pause of argument 1, in ms) a thousand launches
  * behind the kernel; then the memset in another stream that sets the flag. On hardware, all of
  * this completes, whatever other programs use the GPU. */
-#include "guest.h"
-
-CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
+#include "api.h"
 
 enum { NON_BLOCKING = 1, LAUNCHES = 1000 };
 

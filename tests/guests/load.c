@@ -25,7 +25,7 @@
  *
  * Times are CLOCK_MONOTONIC nanoseconds, which processes of one machine share.
  */
-#include "guest.h"
+#include "api.h"
 
 static const unsigned NON_BLOCKING = 1, NO_TIMING = 2;
 /* More samples than a run of some minutes records. */
@@ -93,13 +93,6 @@ static int requests(CUfunction f, CUstream stream, int count, int think_us, int 
     }
     return print(2);
 }
-
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphExec_st *CUgraphExec;
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 
 static int graphs(CUfunction f, CUstream stream, int nodes, int seconds) {
     enum { UNFINISHED = 4 };

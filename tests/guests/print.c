@@ -3,9 +3,7 @@
  * Without an argument: a kernel prints between two lines of the program, which does not flush its
  * standard output. With BYTES: a kernel prints more than fits into a printf buffer of BYTES.
  */
-#include "guest.h"
-
-CUresult cuCtxSetLimit(int limit, size_t value);
+#include "api.h"
 
 enum { PRINTF_FIFO_SIZE = 1, BLOCKS = 128 };
 

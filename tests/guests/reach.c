@@ -87,12 +87,12 @@ static int order(void) {
     CU(cuMemcpyDtoH_v2(words, device, N * 4));
     EXPECT(all(words, N, 8, 1));
     /* Rows: every second word of the first ten. */
-    Copy2D rows = {{0, 0, 1, words, 0, NULL, 8}, {0, 0, 2, NULL, device, NULL, 4}, 4, 5};
+    Rect rows = {{0, 0, 1, words, 0, NULL, 8}, {0, 0, 2, NULL, device, NULL, 4}, 4, 5};
     launch(add, (CUdeviceptr)words, N, 1, NULL);
     CU(cuMemcpy2D_v2(&rows));
     CU(cuMemcpyDtoH_v2(back, device, 20));
     EXPECT(all(back, 5, 9, 2));
-    Copy2D out = {{0, 0, 2, NULL, device, NULL, 4}, {0, 0, 1, words, 0, NULL, 12}, 4, 5};
+    Rect out = {{0, 0, 2, NULL, device, NULL, 4}, {0, 0, 1, words, 0, NULL, 12}, 4, 5};
     CU(cuMemcpy2D_v2(&out));
     for (unsigned i = 0; i < 5; i++) EXPECT(words[3 * i] == 9 + 2 * i && words[3 * i + 1] == 9 + 3 * i + 1);
     puts("order: right");

@@ -2,21 +2,10 @@
  * all results are right.
  * Runs through the guest's library only, because the messages are its own. */
 #define _GNU_SOURCE
+#include "api.h"
 #include "check.h"
 
 enum { INVALID_VALUE = 1, NOT_SUPPORTED = 801 };
-
-typedef void (*LogCallback)(void *data, int level, char *message, size_t length);
-CUresult cuLogsRegisterCallback(LogCallback callback, void *data, unsigned long long *handle);
-CUresult cuLogsUnregisterCallback(unsigned long long handle);
-CUresult cuLogsCurrent(unsigned *iterator, unsigned flags);
-CUresult cuLogsDumpToFile(unsigned *iterator, const char *path, unsigned flags);
-CUresult cuLogsDumpToMemory(unsigned *iterator, char *buffer, size_t *size, unsigned flags);
-CUresult cuMemAllocManaged(CUdeviceptr *at, size_t size, unsigned flags);
-CUresult cuMemDiscardBatchAsync(CUdeviceptr *at, size_t *sizes, size_t count, unsigned long long flags,
-                                CUstream stream);
-CUresult cuGetProcAddress_v2(const char *name, void **address, int version, unsigned long long flags,
-                             int *status);
 
 /* A callback that stores refusals. */
 static char heard[1000];
@@ -28,7 +17,7 @@ static void hear(void *times, int level, char *message, size_t length) {
 }
 int main(void) {
     int times = 0;
-    unsigned long long handle, other;
+    CUlogsCallbackHandle handle, other;
     unsigned place, now;
     FAILS(INVALID_VALUE, cuLogsRegisterCallback(NULL, NULL, &handle));
     CU(cuLogsRegisterCallback(hear, &times, &handle)); /* Before cuInit. */

@@ -1,7 +1,7 @@
 /* One rule of CUDA's semantics per run, checked from inside a program; usage: rules NAME.
  * Exits 0 if the rule held. */
 #define _GNU_SOURCE
-#include "guest.h"
+#include "api.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,11 +9,6 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-
-CUresult cuCtxSetLimit(int limit, size_t value);
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t words, CUstream stream);
 
 static CUmodule module;
 static CUcontext ctx;

@@ -10,29 +10,6 @@ typedef struct {
     unsigned count;
 } Config;
 
-CUresult cuCtxGetCurrent(CUcontext *ctx);
-CUresult cuCtxGetDevice(CUdevice *device);
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
-CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
-CUresult cuThreadExchangeStreamCaptureMode(int *mode);
-CUresult cuStreamIsCapturing(CUstream stream, int *status);
-CUresult cuStreamGetPriority(CUstream stream, int *priority);
-CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr at);
-CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
-CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int threads,
-                                                              size_t shared, unsigned flags);
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks, int threads);
-CUresult cuLaunchKernelEx(const Config *config, CUfunction function, void **params, void **extra);
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                   unsigned bz, unsigned shared, CUstream stream, void **params);
-CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
-
 enum { N = 256, LAYERS = 6, DYNAMIC_SHARED = 8, PTX_VERSION = 5, MULTIPROCESSORS = 16, MEMORY_TYPE = 2 };
 
 static CUfunction add;

@@ -1,118 +1,13 @@
 /* One part of the driver API per run, as a program uses it; usage: surface NAME.
  * Exits 0 if all results are right. Runs on any driver. */
 #define _GNU_SOURCE
+#include "boxes.h"
 #include "check.h"
 #include "graph.h"
 
 #include <pthread.h>
 
-typedef struct CUlib_st *CUlibrary;
-typedef struct CUkern_st *CUkernel;
-typedef struct CUlink_st *CUlinkState;
-typedef struct CUpool_st *CUmemoryPool;
-
-CUresult cuCtxGetCurrent(CUcontext *ctx);
-CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream);
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
-CUresult cuMemPoolDestroy(CUmemoryPool pool);
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
-                           unsigned jit_count, int *options, void **values, unsigned count);
-CUresult cuLibraryUnload(CUlibrary library);
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
-CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library);
-CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
-CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device);
-CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device);
-CUresult cuKernelGetName(const char **name, CUkernel kernel);
-CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size);
-CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module);
-CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodule module);
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
-CUresult cuFuncGetName(const char **name, CUfunction function);
-CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, CUlinkState *state);
-CUresult cuLinkAddData_v2(CUlinkState state, int kind, void *data, size_t size, const char *name,
-                          unsigned count, int *options, void **values);
-CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size);
-CUresult cuLinkDestroy(CUlinkState state);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int size,
-                                                     size_t shared);
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction f, int blocks, int size);
-CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr ptr);
-CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
-CUresult cuStreamAddCallback(CUstream stream, void (*function)(CUstream, CUresult, void *),
-                             void *data, unsigned flags);
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
-CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
-
-typedef struct {
-    size_t src_x, src_y;
-    int src_type;
-    const void *src_host;
-    CUdeviceptr src_device;
-    void *src_array;
-    size_t src_pitch;
-    size_t dst_x, dst_y;
-    int dst_type;
-    void *dst_host;
-    CUdeviceptr dst_device;
-    void *dst_array;
-    size_t dst_pitch;
-    size_t width, height;
-} Copy2D;
-typedef struct {
-    size_t src_x, src_y, src_z, src_lod;
-    int src_type;
-    const void *src_host;
-    CUdeviceptr src_device;
-    void *src_array, *reserved0;
-    size_t src_pitch, src_height;
-    size_t dst_x, dst_y, dst_z, dst_lod;
-    int dst_type;
-    void *dst_host;
-    CUdeviceptr dst_device;
-    void *dst_array, *reserved1;
-    size_t dst_pitch, dst_height;
-    size_t width, height, depth;
-} Copy3D;
-CUresult cuMemcpy2D_v2(const Copy2D *copy);
-CUresult cuMemcpy2DAsync_v2(const Copy2D *copy, CUstream stream);
-CUresult cuMemcpy3D_v2(const Copy3D *copy);
 enum { HOST = 1, DEVICE = 2 };
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
-CUresult cuStreamIsCapturing(CUstream stream, int *status);
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsigned long long *id,
-                                   CUgraph *graph, const CUgraphNode **tips, size_t *count);
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
-CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphClone(CUgraph *copy, CUgraph graph);
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
-CUresult cuGraphNodeGetType(CUgraphNode node, int *type);
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                                 size_t count, const KernelParams *params);
-CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                              size_t count, const FillParams *params, CUcontext ctx);
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                              size_t count, const Copy3D *copy, CUcontext ctx);
-CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                            size_t count, const HostParams *params);
-CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
-                                  size_t count, CUgraph child);
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, KernelParams *params);
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                           const KernelParams *params);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuGraphExecDestroy(CUgraphExec exec);
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 
 typedef struct {
     int id;
@@ -125,7 +20,6 @@ typedef struct {
     Attribute *attributes;
     unsigned count;
 } Config;
-CUresult cuLaunchKernelEx(const Config *config, CUfunction f, void **params, void **extra);
 
 static const unsigned NON_BLOCKING = 1;
 static CUmodule module;
@@ -326,23 +220,23 @@ static int areas(void) {
     CU(cuStreamCreate(&stream, NON_BLOCKING));
     CU(cuMemAlloc_v2(&one, DP * H * D));
     CU(cuMemAlloc_v2(&two, DP * H * D));
-    Copy3D to = {0};
-    to.src_type = HOST, to.src_host = host, to.src_pitch = HP, to.src_height = H + 2;
-    to.src_x = 5, to.src_y = 1;
-    to.dst_type = DEVICE, to.dst_device = one, to.dst_pitch = DP, to.dst_height = H;
+    Box to = {0};
+    to.src.kind = HOST, to.src.host = host, to.src.pitch = HP, to.src.height = H + 2;
+    to.src.x = 5, to.src.y = 1;
+    to.dst.kind = DEVICE, to.dst.device = one, to.dst.pitch = DP, to.dst.height = H;
     to.width = W, to.height = H, to.depth = D;
     CU(cuMemcpy3D_v2(&to));
-    Copy2D within = {0};
-    within.src_type = within.dst_type = DEVICE;
-    within.src_device = one, within.dst_device = two;
-    within.src_pitch = within.dst_pitch = DP;
+    Rect within = {0};
+    within.src.kind = within.dst.kind = DEVICE;
+    within.src.device = one, within.dst.device = two;
+    within.src.pitch = within.dst.pitch = DP;
     within.width = W, within.height = H * D;
     CU(cuMemcpy2DAsync_v2(&within, stream));
     CU(cuStreamSynchronize(stream));
-    Copy3D from = {0};
-    from.src_type = DEVICE, from.src_device = two, from.src_pitch = DP, from.src_height = H;
-    from.dst_type = HOST, from.dst_host = back, from.dst_pitch = HP, from.dst_height = H + 2;
-    from.dst_x = 5, from.dst_y = 1;
+    Box from = {0};
+    from.src.kind = DEVICE, from.src.device = two, from.src.pitch = DP, from.src.height = H;
+    from.dst.kind = HOST, from.dst.host = back, from.dst.pitch = HP, from.dst.height = H + 2;
+    from.dst.x = 5, from.dst.y = 1;
     from.width = W, from.height = H, from.depth = D;
     CU(cuMemcpy3D_v2(&from));
     for (int z = 0; z < D; z++)
@@ -353,9 +247,9 @@ static int areas(void) {
             }
     within.height = H * D + 1;
     FAILS(INVALID_VALUE, cuMemcpy2D_v2(&within));
-    within.height = 2, within.src_pitch = W - 1;
+    within.height = 2, within.src.pitch = W - 1;
     FAILS(INVALID_VALUE, cuMemcpy2D_v2(&within));
-    within.src_pitch = (size_t)1 << 63;
+    within.src.pitch = (size_t)1 << 63;
     FAILS(INVALID_VALUE, cuMemcpy2D_v2(&within));
     puts("areas: right");
     return 0;
@@ -633,9 +527,9 @@ static int graphs(void) {
     kernel.params = more;
     CU(cuGraphAddKernelNode_v2(&inner, child, NULL, 0, &kernel));
     CU(cuGraphAddChildGraphNode(&last, graph, &first, 1, child));
-    Copy3D to_host = {0};
-    to_host.src_type = DEVICE, to_host.src_device = d;
-    to_host.dst_type = HOST, to_host.dst_host = out;
+    Box to_host = {0};
+    to_host.src.kind = DEVICE, to_host.src.device = d;
+    to_host.dst.kind = HOST, to_host.dst.host = out;
     to_host.width = sizeof out, to_host.height = to_host.depth = 1;
     CU(cuGraphAddMemcpyNode(&fetch, graph, &last, 1, &to_host, ctx));
     HostParams call = {count_call, &calls};

@@ -2,9 +2,7 @@
  * A program whose module has large variables. Loads the module, and with the argument `twice`
  * unloads and loads it again; then stays until it is killed.
  */
-#include "guest.h"
-
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
+#include "api.h"
 
 int main(int argc, char **argv) {
     CUmodule module;

@@ -1,11 +1,7 @@
 /* Prints cuDriverGetVersion: before cuInit, after it, and in children forked before and after. */
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "guest.h"
 
-typedef int CUresult;
-extern CUresult cuInit(unsigned flags);
-extern CUresult cuDriverGetVersion(int *version);
+#include <sys/wait.h>
 
 static int tell(const char *when) {
     int version = 0;
