@@ -8,13 +8,16 @@ use vgpu_proto::call::{
 use vgpu_proto::codec::{decode, encode};
 use vgpu_proto::cuda::{Ctx, DevPtr, Event, Func, Module, Stream};
 use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
-use vgpu_proto::handshake::{DeviceInfo, Hello, Refusal, Welcome};
+use vgpu_proto::handshake::{
+    ControlHeader, ControlNote, DeviceInfo, Hello, Refusal, ReplyPreamble, WELCOME_MAGIC, Welcome,
+};
 use vgpu_proto::limits::{MAX_ARGS, MAX_BULK};
 use vgpu_proto::look::{
     Looked, LookedGpu, LookedLimits, LookedPart, LookedProcess, LookedQuarantine, Standing,
     Telemetry,
 };
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
+use zerocopy::IntoBytes;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -126,6 +129,27 @@ fn golden() -> String {
     message("ModuleLoad", encode(&load).unwrap());
     message("Hello", encode(&hello).unwrap());
     message("Welcome", encode(&welcome).unwrap());
+    let reply = ReplyPreamble {
+        magic: WELCOME_MAGIC,
+        code: 1.into(),
+        body_len: 2.into(),
+    };
+    message("ReplyPreamble", reply.as_bytes().to_vec());
+    for note in [
+        ControlNote::Ended,
+        ControlNote::Draining,
+        ControlNote::Goodbye,
+    ] {
+        let header = ControlHeader {
+            kind: (note as u32).into(),
+            code: 4.into(),
+            text_len: 5.into(),
+        };
+        message(
+            &format!("ControlHeader {note:?}"),
+            header.as_bytes().to_vec(),
+        );
+    }
     message("Look", vgpu_proto::look::question().to_vec());
     message("Looked", encode(&looked()).unwrap());
     message("ToWorker::Start", encode(&ToWorker::Start(start)).unwrap());

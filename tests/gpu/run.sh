@@ -5,7 +5,7 @@
 #                                     shim and vgpud; and our own guest programs, one of which hangs. Before that
 #                                     compares the driver's library with what we take it to be (library.py)
 #   tests/gpu/run.sh --dry-run        the same on soft-gpu, briefly: tells whether the kit itself works
-#   tests/gpu/run.sh --binaries DIR   with binaries built elsewhere (a target/release of this checkout)
+#   tests/gpu/run.sh --binaries DIR   with binaries built elsewhere (cargo build --release --workspace)
 #   … with options of vgpu-clients    --suite=NAME, --row=remoted, --only=TEXT, --jobs=N, --ci
 #   tests/gpu/run.sh --help           this text
 #
@@ -26,7 +26,10 @@ while [ $# -gt 0 ]; do
         --help | -h) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$kit"; exit ;;
         --binaries)
             [ -d "${2-}" ] || { say "--binaries takes the directory with the binaries, as target/release"; exit 2; }
-            binaries=$(realpath "$2"); shift ;;
+            binaries=$(realpath "$2"); shift
+            [ -x "$binaries/vgpu-clients" ] || {
+                say "$binaries has no vgpu-clients: build with cargo build --release --workspace"; exit 2
+            } ;;
         --ci | --suite=* | --row=* | --only=* | --jobs=*) options+=("$1") ;;
         --suite | --row | --only | --jobs)
             [ $# -gt 1 ] || { say "$1 takes a value"; exit 2; }

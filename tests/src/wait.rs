@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A deadline for conditions that take well under 1 s on an idle machine. Generous, because CI runs
-/// on two loaded cores.
-pub const SOON: Duration = Duration::from_secs(30);
+pub use vgpu_wire::SOON;
 
 /// Shorter than the 10 s after which most conditions hold anyway. An action of milliseconds on an
 /// idle machine may take seconds on a busy one.

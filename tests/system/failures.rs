@@ -8,8 +8,9 @@ use nix::sys::signal::Signal;
 use vgpu_proto::handshake::Refusal;
 use vgpu_tests::guest::{self, Guest, Running, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm, signal};
-use vgpu_tests::hostile::{Session, knock, right_greeting};
+use vgpu_tests::hostile::{Session, knock};
 use vgpu_tests::wait::{PROMPTLY, SOON, until};
+use vgpu_wire::right_greeting;
 
 fn hold(host: &Host, vm: u32) -> Result<Running> {
     let running = Guest::new(guest::RULES, host.target(vm))?
@@ -100,7 +101,7 @@ fn a_vm_whose_workers_crash_again_and_again_waits() -> Result<()> {
         host.wait_no_sessions(SOON)?;
         drop(session);
     }
-    let text = knock(&host, 1, &right_greeting()?)?.refusal(Refusal::Busy)?;
+    let text = knock(&host, 1, &right_greeting())?.refusal(Refusal::Busy)?;
     assert!(
         text.contains("20 workers of VM 1 crashed within 60 s"),
         "{text}"

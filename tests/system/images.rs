@@ -12,8 +12,9 @@ use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_BULK;
 use vgpu_tests::guest::{self, Guest, describe, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm, signal};
-use vgpu_tests::hostile::{Session, load_call};
+use vgpu_tests::hostile::Session;
 use vgpu_tests::wait::{SOON, until};
+use vgpu_wire::load_call;
 
 const MIB: u64 = 1 << 20;
 const VECADD: &str = include_str!("../../soft-gpu/fixtures/demo/vecadd.ptx");
@@ -75,7 +76,7 @@ fn is_cached(host: &Host, vm: u32, image: &[u8]) -> Result<()> {
 fn begin(session: &mut Session, n: u8, len: u64, sent: u64) -> Result<([u8; 32], u64)> {
     let (hash, piece) = ([n; 32], vec![n; MAX_BULK]);
     for offset in (0..sent).step_by(MAX_BULK) {
-        session.send(&req::ImageData { hash, len, offset }, &piece)?;
+        session.send_bulk(&req::ImageData { hash, len, offset }, &piece)?;
     }
     Ok((hash, len))
 }
@@ -174,8 +175,7 @@ fn the_memory_of_images_is_one_account_over_all_programs_of_a_vm() -> Result<()>
         sessions.push((session, ctx, image));
     }
     let (last, ctx, image) = sessions.last_mut().context("three")?;
-    let id = last.send(&load_call(*ctx, *image), &[])?;
-    let reply = last.wait(id)?;
+    let reply = last.call(&load_call(*ctx, *image))?;
     ensure!(reply.status == CuResult::OUT_OF_MEMORY, "{}", reply.status);
     let said = String::from_utf8_lossy(&reply.args).into_owned();
     ensure!(said.contains("vgpu-admin vm set --pinned"), "{said}");
@@ -184,7 +184,7 @@ fn the_memory_of_images_is_one_account_over_all_programs_of_a_vm() -> Result<()>
     let (last, ctx, _) = sessions.last_mut().context("two")?;
     until("the image has memory", SOON, || {
         let image = begin(last, 9, 150 * MIB, MIB).ok()?;
-        let status = last.status(&load_call(*ctx, image), &[]).ok()?;
+        let status = last.status(&load_call(*ctx, image)).ok()?;
         (status == CuResult::FILE_NOT_FOUND).then_some(())
     })?;
     Ok(())

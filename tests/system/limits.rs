@@ -1,16 +1,14 @@
 //! Limits are enforced without any loss.
 
-use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use vgpu_proto::call::{Op, req};
+use vgpu_proto::call::req;
 use vgpu_proto::changes::LINE;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
-use vgpu_proto::frame::Header;
 use vgpu_proto::limits::{HOST_SPACE, MAX_BULK};
 use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm, signal};
@@ -174,29 +172,13 @@ fn used(host: &Host, name: &str) -> Option<u64> {
     host.admin_json("usage --vm-id=1").ok()?[0]["usage"][name].as_u64()
 }
 
-/// Sends a HostPush as the guest library does, with every byte of `lines` lines set to `value`;
-/// returns its length.
-fn push(session: &mut Session, at: u64, lines: u64, value: u8) -> Result<u64> {
-    let mut bytes = Vec::new();
-    if lines > 0 {
-        bytes.extend(at.to_le_bytes());
-        bytes.extend(u64::MAX.to_le_bytes());
-        bytes.extend((lines as u16 - 1).to_le_bytes());
-        bytes.resize(bytes.len() + lines as usize * LINE, value);
-    }
-    let header = Header::request(Op::HostPush as u16, 0, 0, bytes.len());
-    session.data.write_all(&header.to_bytes())?;
-    session.data.write_all(&bytes)?;
-    Ok(bytes.len() as u64)
-}
-
 #[test]
 fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<()> {
-    const LINES: u64 = 4096;
+    const LINES: u16 = 4096;
     let host = one_vm(&Options::default())?;
     let mut session = Session::open(&host, 1)?;
     let ctx = session.primary()?;
-    let (ptr, size) = (DevPtr(HOST_SPACE.start), LINES * LINE as u64);
+    let (ptr, size) = (DevPtr(HOST_SPACE.start), u64::from(LINES) * LINE as u64);
     session.ask(&req::HostMap { ptr, size })?;
     let fill = |value| req::Memset {
         ctx,
@@ -212,23 +194,22 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
     };
 
     // Counted, without any further request of the guest.
-    let pushed = push(&mut session, ptr.0, LINES, 1)?;
+    let pushed = session.push(ptr, LINES, 1)?;
     ensure!(pushed >= size, "{pushed} bytes");
     until("what was pushed is counted", SOON, || {
         (used(&host, "bytes_in")? == pushed).then_some(())
     })?;
     let calls = used(&host, "calls").context("calls")?;
     for _ in 0..10 {
-        push(&mut session, ptr.0, 0, 0)?;
+        session.push(ptr, 0, 0)?;
     }
     until("frames without anything are calls", SOON, || {
         (used(&host, "calls")? == calls + 10).then_some(())
     })?;
-    session.send(&fill(2), &[])?;
+    session.send(&fill(2))?;
     session.ask(&wait)?;
     let (from, of) = (DevPtr(0), vec![ptr]);
-    let pull = session.send(&req::HostPull { from, of }, &[])?;
-    let pulled = session.wait(pull)?.bulk.len() as u64;
+    let pulled = session.call(&req::HostPull { from, of })?.bulk.len() as u64;
     ensure!(pulled >= size, "{pulled} bytes");
     until("what was pulled is counted", SOON, || {
         (used(&host, "bytes_out")? == pulled).then_some(())
@@ -237,11 +218,11 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
 
     // Limited: the guest's next request waits until the debt is repaid.
     host.admin("vm set 1 --bytes-per-s=1 --bytes-burst=1000")?;
-    session.send(&fill(3), &[])?;
+    session.send(&fill(3))?;
     session.ask(&wait)?;
-    push(&mut session, ptr.0, LINES, 4)?;
-    session.send(&fill(5), &[])?;
-    let waits = session.send(&wait, &[])?;
+    session.push(ptr, LINES, 4)?;
+    session.send(&fill(5))?;
+    let waits = session.send(&wait)?;
     until("the limit of bytes holds it back", SOON, || {
         let vm = host.vm(1).ok()?;
         (vm["waiting"] == "rate_limit").then_some(())
@@ -272,10 +253,10 @@ fn ensure_within_rate(host: &Host, since: Instant) -> Result<u64> {
 
 #[test]
 fn a_guest_that_only_tells_of_changes_is_held_to_its_rate() -> Result<()> {
-    const LINES: u64 = 4096;
+    const LINES: u16 = 4096;
     let host = one_vm(&Options::default())?;
     let mut session = Session::open(&host, 1)?;
-    let (ptr, size) = (DevPtr(HOST_SPACE.start), LINES * LINE as u64);
+    let (ptr, size) = (DevPtr(HOST_SPACE.start), u64::from(LINES) * LINE as u64);
     session.ask(&req::HostMap { ptr, size })?;
     host.admin(&format!(
         "vm set 1 --bytes-per-s={RATE} --bytes-burst={BURST}"
@@ -285,7 +266,7 @@ fn a_guest_that_only_tells_of_changes_is_held_to_its_rate() -> Result<()> {
     let flood = std::thread::spawn(move || {
         // Sends until the host closes the connection.
         for value in (0..=u8::MAX).cycle() {
-            if push(&mut session, ptr.0, LINES, value).is_err() {
+            if session.push(ptr, LINES, value).is_err() {
                 break;
             }
         }

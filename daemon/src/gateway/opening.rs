@@ -176,26 +176,7 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use zerocopy::little_endian::U64;
-
-    fn hello() -> Hello {
-        Hello {
-            shim_version: "0.1.0".into(),
-            cuda_version: 12_040,
-            pid: 7,
-            program: "vectoradd".into(),
-        }
-    }
-
-    fn greeting(protocol: u32, fingerprint: u64, body: &[u8]) -> Vec<u8> {
-        let preamble = Preamble {
-            magic: HELLO_MAGIC,
-            protocol: U32::new(protocol),
-            body_len: U32::new(body.len() as u32),
-            fingerprint: U64::new(fingerprint),
-        };
-        [preamble.as_bytes(), body].concat()
-    }
+    use vgpu_wire::{data_opening, greeting, hello, right_greeting};
 
     async fn open(bytes: &[u8]) -> Result<Opening, BadOpening> {
         let (mut guest, ours) = UnixStream::pair().unwrap();
@@ -207,12 +188,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_greeting_and_a_nonce_are_understood() {
-        let body = codec::encode(&hello()).unwrap();
-        match open(&greeting(PROTOCOL, FINGERPRINT, &body)).await {
+        match open(&right_greeting()).await {
             Ok(Opening::Control(h)) => assert_eq!(h, hello()),
             other => panic!("{other:?}"),
         }
-        let data = [&DATA_MAGIC[..], &[9; NONCE_LEN]].concat();
+        let data = data_opening(&[9; NONCE_LEN]);
         assert!(matches!(open(&data).await, Ok(Opening::Data([9, ..]))));
     }
 
@@ -226,10 +206,8 @@ mod tests {
             let Err(BadOpening::Refuse(Refusal::Version, text)) = open(&bytes).await else {
                 panic!("not refused");
             };
-            assert!(
-                text.contains("libcuda.so.1 0.1.0 speaks protocol"),
-                "{text}"
-            );
+            let theirs = format!("libcuda.so.1 {} speaks protocol", hello().shim_version);
+            assert!(text.contains(&theirs), "{text}");
             assert!(
                 text.contains(&format!("speaks protocol {PROTOCOL} with")),
                 "{text}"
@@ -248,7 +226,7 @@ mod tests {
     #[tokio::test]
     async fn malformed_and_truncated_greetings_are_refused_or_gone() {
         let body = codec::encode(&hello()).unwrap();
-        let whole = greeting(PROTOCOL, FINGERPRINT, &body);
+        let whole = right_greeting();
         for cut in 0..whole.len() {
             assert!(
                 matches!(open(&whole[..cut]).await, Err(BadOpening::Gone(_))),

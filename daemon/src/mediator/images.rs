@@ -426,7 +426,6 @@ mod tests {
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
     use vgpu_api::{EventKind, PoolSettings, Weights};
-    use vgpu_proto::handshake::Hello;
 
     const SOON: Duration = Duration::from_secs(30);
     const VM: VmIdentity = VmIdentity {
@@ -495,12 +494,7 @@ mod tests {
             let (notes, _notes) = tokio::sync::mpsc::channel(1);
             let request = AdmitRequest {
                 identity: VM,
-                hello: Hello {
-                    shim_version: String::new(),
-                    cuda_version: 0,
-                    pid: 1,
-                    program: "test".into(),
-                },
+                hello: vgpu_wire::hello(),
                 peer: String::new(),
                 notes,
             };

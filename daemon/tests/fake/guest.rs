@@ -6,17 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vgpu_proto::call::FINGERPRINT;
-use vgpu_proto::codec;
-use vgpu_proto::handshake::{
-    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL,
-    Preamble, REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble, Welcome,
-};
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
-
-/// Deadline of every condition, also on a loaded machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+use vgpu_proto::codec::Decode;
+use vgpu_proto::handshake::{ControlNote, Refusal, Welcome};
+pub(crate) use vgpu_wire::SOON;
+use vgpu_wire::{Answer, control_note, data_opening, right_greeting};
 
 /// UUID of the host's only GPU.
 pub(crate) const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
@@ -33,43 +26,16 @@ pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// The bytes of a guest's Hello.
-pub(crate) fn greeting() -> Vec<u8> {
-    let hello = Hello {
-        shim_version: "0.1.0".into(),
-        cuda_version: 12_040,
-        pid: 42,
-        program: "test".into(),
-    };
-    let body = codec::encode(&hello).expect("encodes");
-    let preamble = Preamble {
-        magic: HELLO_MAGIC,
-        protocol: U32::new(PROTOCOL),
-        body_len: U32::new(body.len() as u32),
-        fingerprint: U64::new(FINGERPRINT),
-    };
-    [preamble.as_bytes(), &body].concat()
-}
-
 pub(crate) fn connect(socket: &Path) -> UnixStream {
-    let stream = UnixStream::connect(socket).expect("the socket is open");
-    stream.set_read_timeout(Some(SOON)).expect("a timeout");
-    stream
+    vgpu_wire::connect(socket).expect("the socket is open")
 }
 
-/// Reads vgpud's answer to a Hello.
-pub(crate) fn answer(stream: &mut UnixStream) -> Result<Welcome, (Refusal, String)> {
-    let mut preamble = [0; REPLY_PREAMBLE_LEN];
-    stream.read_exact(&mut preamble).expect("an answer");
-    let preamble = ReplyPreamble::read_from_bytes(&preamble).expect("a preamble");
-    let mut body = vec![0; preamble.body_len.get() as usize];
-    stream.read_exact(&mut body).expect("the whole answer");
-    match preamble.code.get() {
-        0 => Ok(codec::decode(&body).expect("a Welcome")),
-        code => Err((
-            Refusal::from_code(code).expect("a known refusal"),
-            String::from_utf8(body).expect("a sentence"),
-        )),
+/// Reads vgpud's answer to a Hello, or to a look.
+pub(crate) fn answer<T: Decode<()>>(stream: &mut UnixStream) -> Result<T, (Refusal, String)> {
+    match vgpu_wire::answer(stream).expect("an answer") {
+        Answer::Welcome(content) => Ok(*content),
+        Answer::Refused(code, text) => Err((code, text)),
+        Answer::Closed => panic!("closed without an answer"),
     }
 }
 
@@ -89,11 +55,11 @@ impl Guest {
     pub(crate) fn try_connect(socket: &Path) -> Result<Guest, (Refusal, String)> {
         let mut control = connect(socket);
         control
-            .write_all(&greeting())
+            .write_all(&right_greeting())
             .expect("the greeting goes out");
-        let welcome = answer(&mut control)?;
+        let welcome: Welcome = answer(&mut control)?;
         let mut data = connect(socket);
-        data.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
+        data.write_all(&data_opening(&welcome.nonce))
             .expect("the nonce goes out");
         Ok(Guest {
             control,
@@ -134,16 +100,8 @@ impl Guest {
 
     /// Waits for the next note on the control connection.
     pub(crate) fn note(&mut self) -> (ControlNote, u32, String) {
-        let mut header = [0; CONTROL_HEADER_LEN];
-        self.control.read_exact(&mut header).expect("a note");
-        let header = ControlHeader::read_from_bytes(&header).expect("a header");
-        let mut text = vec![0; header.text_len.get() as usize];
-        self.control.read_exact(&mut text).expect("the whole note");
-        let kind = ControlNote::from_kind(header.kind.get()).expect("a known note");
-        (
-            kind,
-            header.code.get(),
-            String::from_utf8(text).expect("a sentence"),
-        )
+        let note = control_note(&mut self.control).expect("a known note");
+        let (kind, code, text) = note.expect("an open connection");
+        (kind, code.0, text)
     }
 }

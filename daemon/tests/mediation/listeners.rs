@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use vgpu_api::{CheckStatus, EventKind, GpuState, Limit, Quarantine, VmLimits};
-use vgpu_proto::handshake::{DATA_MAGIC, Refusal};
+use vgpu_proto::handshake::{Refusal, Welcome};
+use vgpu_wire::{data_opening, right_greeting};
 use vgpud::mediation::Change;
 use vgpud::model::GpuRecord;
 
-use crate::guest::{Guest, answer, connect, greeting, until};
+use crate::guest::{Guest, answer, connect, until};
 use crate::host::{Host, Setup, gpu, vm};
 
 #[test]
@@ -126,8 +127,8 @@ fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
     };
     let socket = host.vm(1, limits);
     let mut control = connect(&socket);
-    control.write_all(&greeting()).expect("goes out");
-    let welcome = answer(&mut control).expect("welcome");
+    control.write_all(&right_greeting()).expect("goes out");
+    let welcome: Welcome = answer(&mut control).expect("welcome");
     let begun = Instant::now();
     let mut said = Vec::new();
     control.read_to_end(&mut said).expect("an end");
@@ -137,9 +138,10 @@ fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
     host.wait_no_sessions();
     // The nonce is not valid any more, and the place of the connection is free.
     let mut late = connect(&socket);
-    late.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
+    late.write_all(&data_opening(&welcome.nonce))
         .expect("goes out");
-    assert_eq!(answer(&mut late).expect_err("refused").0, Refusal::BadNonce);
+    let (code, _) = answer::<Welcome>(&mut late).expect_err("refused");
+    assert_eq!(code, Refusal::BadNonce);
     Guest::connect(&socket).ask(b'E', b'e');
 }
 
@@ -257,7 +259,9 @@ fn guests_that_go_away_at_once_start_no_worker() {
     let host = Host::new();
     let socket = host.vm(1, VmLimits::default());
     for _ in 0..GUESTS {
-        connect(&socket).write_all(&greeting()).expect("goes out");
+        connect(&socket)
+            .write_all(&right_greeting())
+            .expect("goes out");
     }
     Guest::connect(&socket).ask(b'E', b'e');
     until("they all came", || {

@@ -1,17 +1,15 @@
 //! Looks: a VM is described to its own guests without a session, and the answer shows nothing of
 //! other VMs.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use vgpu_api::{EventKind, Limit, Quarantine, VmLimits};
-use vgpu_proto::codec;
-use vgpu_proto::handshake::{REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble};
+use vgpu_proto::handshake::Refusal;
 use vgpu_proto::look::{Looked, question};
 use vgpud::mediation::Change;
-use zerocopy::FromBytes;
 
-use crate::guest::{GPU, Guest, connect, until};
+use crate::guest::{GPU, Guest, answer, connect, until};
 use crate::host::{Host, Setup};
 
 fn look(socket: &Path) -> Result<Looked, (Refusal, String)> {
@@ -19,18 +17,7 @@ fn look(socket: &Path) -> Result<Looked, (Refusal, String)> {
     stream
         .write_all(&question())
         .expect("the question goes out");
-    let mut head = [0; REPLY_PREAMBLE_LEN];
-    stream.read_exact(&mut head).expect("an answer");
-    let head = ReplyPreamble::read_from_bytes(&head).expect("a preamble");
-    let mut body = vec![0; head.body_len.get() as usize];
-    stream.read_exact(&mut body).expect("the whole answer");
-    match head.code.get() {
-        0 => Ok(codec::decode(&body).expect("what a VM is told")),
-        code => Err((
-            Refusal::from_code(code).expect("a known refusal"),
-            String::from_utf8(body).expect("a sentence"),
-        )),
-    }
+    answer(&mut stream)
 }
 
 fn limits(memory_bytes: u64) -> VmLimits {

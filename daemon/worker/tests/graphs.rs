@@ -88,7 +88,7 @@ impl Scene {
     }
 
     fn graph(&mut self) -> Stream {
-        let (ctx, graph) = (self.ctx, self.guest().fresh_stream());
+        let (ctx, graph) = (self.ctx, Stream(self.guest().fresh()));
         self.guest().post(&req::GraphCreate { ctx, graph });
         graph
     }
@@ -123,7 +123,7 @@ impl Scene {
     }
 
     fn home(&mut self) -> (Stream, u64) {
-        let home = self.guest().fresh_stream();
+        let home = Stream(self.guest().fresh());
         (home, self.condition(home, 0, 0))
     }
 
@@ -210,7 +210,7 @@ fn if_else_and_switch_run_what_the_value_says() {
 fn a_loop_runs_until_a_kernel_ends_it_and_is_one_operation() {
     let mut s = Scene::new();
     let (graph, body) = (s.graph(), s.graph());
-    let home = s.guest().fresh_stream();
+    let home = Stream(s.guest().fresh());
     // A condition that is 1 at the start of every launch.
     let handle = s.condition(home, 1, 1);
     s.step(body, handle, 10);
@@ -232,15 +232,14 @@ fn a_loop_runs_until_a_kernel_ends_it_and_is_one_operation() {
 
 #[track_caller]
 fn ok_posted(s: &mut Scene, call: &req::GraphDestroy) {
-    let ctx = s.ctx;
     let id = s.guest().post(call);
-    ok(s.guest().outcome(id, ctx));
+    ok(s.guest().outcome(id));
 }
 
 #[test]
 fn nodes_lie_within_each_other_and_are_built_again_in_the_same_home() {
     let mut s = Scene::new();
-    let home = s.guest().fresh_stream();
+    let home = Stream(s.guest().fresh());
     let (outer, inner) = (s.condition(home, 0, 0), s.condition(home, 0, 0));
     for (first, second, expected) in [(1, 1, [ONES, ONES]), (1, 0, [ONES, 0]), (0, 1, [0, 0])] {
         let (graph, body, innermost) = (s.graph(), s.filling(0, 1), s.filling(1, 1));
@@ -284,9 +283,8 @@ fn incomplete_and_foreign_graphs_are_refused() {
         "the body is taken"
     );
     // A launch fails before the graph is built and after its home is destroyed.
-    let ctx = s.ctx;
     let early = s.launch(graph);
-    assert_eq!(s.guest().outcome(early, ctx), invalid);
+    assert_eq!(s.guest().outcome(early), invalid);
     ok_posted(&mut s, &req::GraphDestroy { graph: home.0 });
     assert_eq!(s.build(graph), handle);
     // A new home with the same handle is another object, even if the driver gives its condition the
@@ -350,14 +348,14 @@ fn conditions_are_bounded_by_number_depth_and_context() {
     };
     let mut made = 1;
     while made < MAX_GRAPHS {
-        let home = s.guest().fresh_stream();
+        let home = Stream(s.guest().fresh());
         let status = s.guest().status(&call(home));
         if status != CuResult::SUCCESS {
             panic!("{made}: {status}");
         }
         made += 1;
     }
-    let last = s.guest().fresh_stream();
+    let last = Stream(s.guest().fresh());
     assert_eq!(s.guest().status(&call(last)), full);
     const { assert!(MAX_GRAPH_CONDITIONS == MAX_GRAPHS) };
     let mine = s.ctx;
@@ -391,8 +389,10 @@ fn memory_that_a_body_names_must_be_there_at_every_launch() {
     ok(s.node(graph, home, IF, &[body]));
     ok(s.build(graph));
     let there = s.launch(graph);
-    ok(s.guest().outcome(there, ctx));
+    ok(s.guest().outcome(there));
+    let (ctx, stream) = (s.ctx, s.stream);
+    ok(s.guest().sync(ctx, stream));
     ok(s.guest().status(&req::MemFree { ptr: gone }));
     let stale = s.launch(graph);
-    assert_eq!(s.guest().outcome(stale, ctx), CuResult::INVALID_VALUE);
+    assert_eq!(s.guest().outcome(stale), CuResult::INVALID_VALUE);
 }

@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{Bench, Guest, Policy, Setup, fixture, ok};
+use common::{Bench, Policy, Setup, fixture, ok};
 use vgpu_proto::call::{LinkInput, req};
 use vgpu_proto::codec::decode;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::worker::FromWorker;
+use vgpu_wire::load_call;
 
 const NULL: Stream = Stream::NULL;
 
@@ -23,7 +24,7 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
     let guest = &mut bench.guest;
     let (hash, len) = (*blake3::hash(image).as_bytes(), image.len() as u64);
     assert!(!guest.ask(&req::ImageQuery { hash, len }).present);
-    let load = Guest::load_call(ctx, (hash, len));
+    let load = load_call(ctx, (hash, len));
     assert_eq!(
         guest.status(&load),
         CuResult::FILE_NOT_FOUND,
@@ -38,7 +39,7 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
     let mut bench = Bench::with(setup());
     let ctx = bench.primary();
     assert!(bench.guest.ask(&req::ImageQuery { hash, len }).present);
-    ok(bench.guest.status(&Guest::load_call(ctx, (hash, len))));
+    ok(bench.guest.status(&load_call(ctx, (hash, len))));
 
     // A damaged file in the cache is refused, removed, and sent again.
     let file = std::fs::read_dir(cache.path())
@@ -48,7 +49,7 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
         .expect("a file");
     std::fs::write(file.path(), vec![b'/'; image.len()]).expect("write");
     assert_eq!(
-        bench.guest.status(&Guest::load_call(ctx, (hash, len))),
+        bench.guest.status(&load_call(ctx, (hash, len))),
         CuResult::FILE_NOT_FOUND
     );
     assert!(!bench.guest.ask(&req::ImageQuery { hash, len }).present);
@@ -76,7 +77,7 @@ fn an_image_that_is_not_cached_is_loaded_from_memory_and_sent_again() {
     let image = fixture!("demo/vecadd");
     for _ in 0..3 {
         let sent = bench.guest.send_image(image);
-        let load = Guest::load_call(ctx, sent);
+        let load = load_call(ctx, sent);
         ok(bench.guest.status(&load));
         image_done(&bench);
         assert_eq!(bench.guest.status(&load), CuResult::FILE_NOT_FOUND);
@@ -96,7 +97,7 @@ fn an_image_without_memory_is_refused_with_the_reason() {
     });
     let ctx = bench.primary();
     let sent = bench.guest.send_image(fixture!("demo/vecadd"));
-    let reply = bench.guest.call(&Guest::load_call(ctx, sent));
+    let reply = bench.guest.call(&load_call(ctx, sent));
     assert_eq!(reply.status, CuResult::OUT_OF_MEMORY);
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     assert_eq!(results.error_log, b"the VM has no memory left");
@@ -122,7 +123,7 @@ fn an_image_under_a_wrong_hash_is_refused_and_not_kept() {
         image,
     );
     assert_eq!(
-        guest.status(&Guest::load_call(ctx, (hash, len))),
+        guest.status(&load_call(ctx, (hash, len))),
         CuResult::INVALID_IMAGE
     );
     assert!(!guest.ask(&req::ImageQuery { hash, len }).present);
@@ -144,7 +145,7 @@ fn an_image_under_a_wrong_hash_is_refused_and_not_kept() {
         },
         &image[101..200],
     );
-    assert_eq!(guest.outcome(gap, ctx), CuResult::INVALID_VALUE);
+    assert_eq!(guest.outcome(gap), CuResult::INVALID_VALUE);
     let long = guest.post_bulk(
         &req::ImageData {
             hash,
@@ -153,7 +154,7 @@ fn an_image_under_a_wrong_hash_is_refused_and_not_kept() {
         },
         &image[..11],
     );
-    assert_eq!(guest.outcome(long, ctx), CuResult::INVALID_VALUE);
+    assert_eq!(guest.outcome(long), CuResult::INVALID_VALUE);
     guest.post_bulk(
         &req::ImageData {
             hash,
@@ -163,7 +164,7 @@ fn an_image_under_a_wrong_hash_is_refused_and_not_kept() {
         &image[..100],
     );
     assert_eq!(
-        guest.status(&Guest::load_call(ctx, (hash, len))),
+        guest.status(&load_call(ctx, (hash, len))),
         CuResult::FILE_NOT_FOUND
     );
     assert_eq!(std::fs::read_dir(&bench.images).expect("dir").count(), 0);
@@ -177,7 +178,7 @@ fn a_module_that_does_not_compile_says_why() {
     let text =
         b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k() { nonsense; }\n";
     let image = guest.send_image(text);
-    let reply = guest.call(&Guest::load_call(ctx, image));
+    let reply = guest.call(&load_call(ctx, image));
     assert_ne!(reply.status, CuResult::SUCCESS);
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     let log = String::from_utf8_lossy(&results.error_log);
@@ -186,18 +187,15 @@ fn a_module_that_does_not_compile_says_why() {
     let mut long = text.to_vec();
     long.resize(4096, b' ');
     let image = guest.send_image(&long);
-    assert_ne!(
-        guest.status(&Guest::load_call(ctx, image)),
-        CuResult::SUCCESS
-    );
+    assert_ne!(guest.status(&load_call(ctx, image)), CuResult::SUCCESS);
     // A complete ELF file, which is only a header.
     let elf = [b"\x7fELF\x02\x01\x01\x33".as_slice(), &[0; 56]].concat();
     let image = guest.send_image(&elf);
     assert_eq!(
-        guest.status(&Guest::load_call(ctx, image)),
+        guest.status(&load_call(ctx, image)),
         CuResult::NO_BINARY_FOR_GPU
     );
-    let mut load = Guest::load_call(ctx, image);
+    let mut load = load_call(ctx, image);
     load.options = vec![(3, 1 << 20)];
     assert_eq!(
         guest.status(&load),
@@ -250,7 +248,7 @@ fn an_image_that_leads_outside_of_itself_does_not_reach_the_driver() {
     ];
     for (what, image) in images {
         let (hash, len) = guest.send_image(&image);
-        let reply = guest.call(&Guest::load_call(ctx, (hash, len)));
+        let reply = guest.call(&load_call(ctx, (hash, len)));
         assert_eq!(reply.status, CuResult::INVALID_IMAGE, "{what}");
         let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
         let log = String::from_utf8_lossy(&results.error_log);

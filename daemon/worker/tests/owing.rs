@@ -5,10 +5,9 @@ mod common;
 
 use common::{Bench, Policy, Setup, fixture, ok, released, runnable, until};
 use vgpu_proto::call::ops::LinkInput;
-use vgpu_proto::call::{Op, req};
+use vgpu_proto::call::req;
 use vgpu_proto::changes::LINE;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
-use vgpu_proto::frame::Header;
 use vgpu_proto::lease::UNLIMITED;
 use vgpu_proto::limits::HOST_SPACE;
 use vgpu_proto::worker::ToWorker;
@@ -33,18 +32,6 @@ fn reached(bench: &mut Bench) -> DevPtr {
     ptr
 }
 
-/// Sends a change of `lines` lines, as the shim does: in a frame without an id. Returns the length
-/// of the frame in bytes.
-fn push(bench: &mut Bench, at: DevPtr, lines: u16, value: u8) -> u64 {
-    let mut bytes = [at.0, u64::MAX].map(u64::to_le_bytes).concat();
-    bytes.extend((lines - 1).to_le_bytes());
-    bytes.resize(bytes.len() + usize::from(lines) * LINE, value);
-    let header = Header::request(Op::HostPush as u16, 0, 0, bytes.len());
-    bench.guest.raw(&header.to_bytes());
-    bench.guest.raw(&bytes);
-    bytes.len() as u64
-}
-
 fn give_credit(bench: &Bench, bytes: u64) {
     let calls = UNLIMITED;
     bench.vgpud.pages.credit(calls, bytes);
@@ -56,7 +43,7 @@ fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
     let mut bench = with((UNLIMITED, UNLIMITED));
     let ptr = reached(&mut bench);
     // All frames fit into the connection while the worker does not read.
-    let frame = (0..8).map(|value| push(&mut bench, ptr, 100, value)).max();
+    let frame = (0..8).map(|value| bench.guest.push(ptr, 100, value)).max();
     let frame = frame.expect("frames");
     let query = bench.guest.post(&req::ImageQuery {
         hash: [0; 32],
@@ -95,8 +82,8 @@ fn a_guest_without_a_limit_of_bytes_moves_them_without_a_lease() {
     let mut bench = with((UNLIMITED, UNLIMITED));
     let ptr = reached(&mut bench);
     bench.vgpud.pages.limit(true, false);
-    let frame = push(&mut bench, ptr, 1000, 1);
-    push(&mut bench, ptr, 1000, 2);
+    let frame = bench.guest.push(ptr, 1000, 1);
+    bench.guest.push(ptr, 1000, 2);
     let (hash, len) = ([0; 32], 1);
     ok(bench.guest.status(&req::ImageQuery { hash, len }));
     assert_eq!(bench.vgpud.pages.hints().used_bytes, 2 * frame);
@@ -123,8 +110,8 @@ fn a_kernel_that_waits_for_what_its_program_writes_gets_it_as_there_is_credit() 
     until("the kernel was submitted", || pages.hints().submitted == 1);
     bench.vgpud.revoke(epoch);
     let other = DevPtr(flag.0 + LINE as u64);
-    let frame = push(&mut bench, other, 1000, 1);
-    push(&mut bench, flag, 1, 1);
+    let frame = bench.guest.push(other, 1000, 1);
+    bench.guest.push(flag, 1, 1);
     // The worker asks vgpud again and again, for as long as it takes.
     for _ in 0..3 {
         bench.vgpud.wait("Runnable for lack of credit", runnable);
@@ -140,7 +127,7 @@ fn a_kernel_that_waits_for_what_its_program_writes_gets_it_as_there_is_credit() 
 fn a_guest_that_goes_while_it_is_not_read_ends_its_session() {
     let mut bench = with((UNLIMITED, UNLIMITED));
     let ptr = reached(&mut bench);
-    push(&mut bench, ptr, 1000, 1);
+    bench.guest.push(ptr, 1000, 1);
     bench.vgpud.wait("Runnable", runnable);
     bench.guest.close();
     assert_eq!(bench.exit_code(), Some(0));
@@ -186,7 +173,7 @@ fn images_and_data_of_refused_copies_need_credit_as_copies_do() {
     });
     give_credit(&bench, UNLIMITED);
     ok(bench.guest.wait(query).status);
-    assert_ne!(bench.guest.outcome(refused, ctx), CuResult::SUCCESS);
+    assert_ne!(bench.guest.outcome(refused), CuResult::SUCCESS);
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn every_operation(
 
 /// A recorded graph that fills memory at `at`.
 fn recording(guest: &mut Guest, ctx: Ctx, at: DevPtr) -> Stream {
-    let graph = guest.fresh_stream();
+    let graph = Stream(guest.fresh());
     guest.post(&req::GraphCreate { ctx, graph });
     guest.post(&req::Memset {
         ctx,
@@ -207,7 +207,7 @@ fn all_refused(guest: &mut Guest, (ctx, stream): (Ctx, Stream), posted: &[Posted
     for (id, class, name) in posted {
         let status = match class {
             Class::Sync => guest.wait(*id).status,
-            Class::Async => guest.outcome(*id, ctx),
+            Class::Async => guest.outcome(*id),
         };
         assert_eq!(status, code, "{name}");
     }
@@ -443,7 +443,7 @@ fn a_recording_whose_memory_is_gone_is_not_built() {
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     let at = guest.alloc(ctx, LEN);
-    let (home, graph) = (guest.fresh_stream(), guest.fresh_stream());
+    let (home, graph) = (Stream(guest.fresh()), Stream(guest.fresh()));
     let (default, flags) = (0, 0);
     let handle = guest
         .ask(&req::GraphCondition {

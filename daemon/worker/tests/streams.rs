@@ -91,7 +91,7 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
     ok(guest.status(&req::MemFree { ptr: pooled }));
     for ptr in [plain, pooled] {
         let again = guest.post(&req::MemFreeAsync { ctx, stream, ptr });
-        assert_eq!(guest.outcome(again, ctx), CuResult::INVALID_VALUE);
+        assert_eq!(guest.outcome(again), CuResult::INVALID_VALUE);
     }
     ok(guest.sync(ctx, stream));
     // Memory that other calls freed becomes available in the background.
@@ -215,7 +215,7 @@ fn pitches_and_sizes_that_lead_out_of_the_allocation_are_refused() {
             width: width.into(),
             rows,
         });
-        assert_eq!(guest.outcome(within, ctx), CuResult::INVALID_VALUE);
+        assert_eq!(guest.outcome(within), CuResult::INVALID_VALUE);
     }
     for (width, pitch, bytes) in [(64, 64, 63), (64, 64, 0), (64, 4096, 128), (300, 8, 600)] {
         let to = req::Memcpy2DHtoD {
@@ -227,7 +227,7 @@ fn pitches_and_sizes_that_lead_out_of_the_allocation_are_refused() {
         };
         let to = guest.post_bulk(&to, &vec![0; bytes]);
         assert_eq!(
-            guest.outcome(to, ctx),
+            guest.outcome(to),
             CuResult::INVALID_VALUE,
             "{width} {pitch} {bytes}"
         );
@@ -332,7 +332,7 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
     ok(guest.status(&req::MemFree { ptr: free }));
     let again = host_function(guest, ctx, held, 1);
     assert_eq!(
-        guest.outcome(again, ctx),
+        guest.outcome(again),
         CuResult::INVALID_HANDLE,
         "a number in use"
     );
@@ -341,8 +341,8 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
     assert_eq!(guest.wait(read).bulk, [1; 64]);
     ok(guest.wait(all).status);
     let twice = guest.post(&req::HostFuncDone { number: 1 });
-    assert_eq!(guest.outcome(done, ctx), CuResult::SUCCESS);
-    assert_eq!(guest.outcome(twice, ctx), CuResult::INVALID_HANDLE);
+    assert_eq!(guest.outcome(done), CuResult::SUCCESS);
+    assert_eq!(guest.outcome(twice), CuResult::INVALID_HANDLE);
     ok(guest.sync(ctx, held));
 }
 
@@ -363,7 +363,7 @@ fn host_functions_keep_the_order_of_the_null_stream() {
         guest.htod(ctx, another, a, &[3; 64]);
         assert_eq!(guest.dtoh(ctx, another, a, 64), [3; 64]);
         let early = guest.post(&req::HostFuncDone { number: 6 });
-        assert_eq!(guest.outcome(early, ctx), CuResult::INVALID_HANDLE);
+        assert_eq!(guest.outcome(early), CuResult::INVALID_HANDLE);
         assert!(!guest.called.contains(&6));
         guest.post(&req::HostFuncDone { number: 5 });
         wait_called(guest, 6);
@@ -427,7 +427,7 @@ fn host_functions_of_one_stream_go_on_beside_one_that_never_ends() {
 }
 
 fn graph(guest: &mut Guest, ctx: Ctx) -> Stream {
-    let graph = guest.fresh_stream();
+    let graph = Stream(guest.fresh());
     guest.post(&req::GraphCreate { ctx, graph });
     graph
 }
@@ -482,7 +482,7 @@ fn a_graph_is_recorded_once_and_launched_as_one() {
     // The memory that a graph names must exist at the launch.
     ok(guest.status(&req::MemFree { ptr: a }));
     let stale = guest.post(&launch);
-    assert_eq!(guest.outcome(stale, ctx), CuResult::INVALID_VALUE);
+    assert_eq!(guest.outcome(stale), CuResult::INVALID_VALUE);
     // A graph is not a stream.
     let sync = req::StreamSynchronize {
         ctx,
@@ -492,10 +492,10 @@ fn a_graph_is_recorded_once_and_launched_as_one() {
     let destroy = req::GraphDestroy { graph: recorded };
     let first = guest.post(&destroy);
     let twice = guest.post(&destroy);
-    assert_eq!(guest.outcome(first, ctx), CuResult::SUCCESS);
-    assert_eq!(guest.outcome(twice, ctx), CuResult::INVALID_HANDLE);
+    assert_eq!(guest.outcome(first), CuResult::SUCCESS);
+    assert_eq!(guest.outcome(twice), CuResult::INVALID_HANDLE);
     let late = guest.post(&clear(ctx, recorded, b, 1));
-    assert_eq!(guest.outcome(late, ctx), CuResult::INVALID_HANDLE);
+    assert_eq!(guest.outcome(late), CuResult::INVALID_HANDLE);
 }
 
 #[test]
@@ -517,17 +517,17 @@ fn graphs_are_bounded_and_of_one_context() {
         graph: recorded,
     };
     let crossed = guest.post(&launch(ctx, stream));
-    assert_eq!(guest.outcome(crossed, ctx), CuResult::INVALID_HANDLE);
+    assert_eq!(guest.outcome(crossed), CuResult::INVALID_HANDLE);
     ok(guest.status(&req::CtxDestroy { ctx: other }));
     let gone = guest.post(&launch(ctx, stream));
-    assert_eq!(guest.outcome(gone, ctx), CuResult::INVALID_HANDLE);
+    assert_eq!(guest.outcome(gone), CuResult::INVALID_HANDLE);
     let mut last = 0;
     for _ in 0..=vgpu_proto::limits::MAX_GRAPHS {
-        let graph = guest.fresh_stream();
+        let graph = Stream(guest.fresh());
         last = guest.post(&req::GraphCreate { ctx, graph });
         guest.flush();
     }
-    assert_eq!(guest.outcome(last, ctx), CuResult::OUT_OF_MEMORY);
+    assert_eq!(guest.outcome(last), CuResult::OUT_OF_MEMORY);
     guest.post(&clear(ctx, stream, b, 3));
     assert_eq!(guest.dtoh(ctx, stream, b, 64), [3; 64]);
 }

@@ -9,12 +9,12 @@ use std::os::unix::net::UnixStream;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
 use vgpu_proto::call::FINGERPRINT;
-use vgpu_proto::handshake::{DATA_MAGIC, HELLO_MAGIC, PROTOCOL, Preamble, REPLY_PREAMBLE_LEN};
+use vgpu_proto::handshake::{HELLO_MAGIC, PROTOCOL, REPLY_PREAMBLE_LEN};
 use vgpu_proto::limits::MAX_TEXT;
 use vgpu_proto::look::LOOK_MAGIC;
+use vgpu_wire::{data_opening, greeting};
 use vgpud::gateway::conn::Conn;
 use vgpud::gateway::opening::{self, BadOpening, Opening};
-use zerocopy::IntoBytes;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().enable_io().build().expect("a runtime");
@@ -34,17 +34,6 @@ async fn open(bytes: &[u8]) {
     }
 }
 
-/// A valid preamble of this version with this body, which remains to be checked.
-fn greeting(body: &[u8]) -> Vec<u8> {
-    let preamble = Preamble {
-        magic: HELLO_MAGIC,
-        protocol: PROTOCOL.into(),
-        body_len: u32::try_from(body.len()).unwrap_or(u32::MAX).into(),
-        fingerprint: FINGERPRINT.into(),
-    };
-    [preamble.as_bytes(), body].concat()
-}
-
 fuzz_target!(|data: &[u8]| {
     let Some((which, rest)) = data.split_first() else {
         return;
@@ -53,10 +42,11 @@ fuzz_target!(|data: &[u8]| {
     let rest = &rest[..rest.len().min(64 * 1024)];
     let bytes = match which % 5 {
         0 => rest.to_vec(),
-        1 => greeting(rest),
+        // A valid preamble of this version, so that the body remains to be checked.
+        1 => greeting(PROTOCOL, FINGERPRINT, rest),
         2 => [&HELLO_MAGIC[..], rest].concat(),
         3 => [&LOOK_MAGIC[..], rest].concat(),
-        _ => [&DATA_MAGIC[..], rest].concat(),
+        _ => data_opening(rest),
     };
     RUNTIME.with(|runtime| runtime.block_on(open(&bytes)));
 });

@@ -8,7 +8,8 @@ use vgpu_proto::cuda::{
     Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
 };
 use vgpu_proto::limits::HOST_SPACE;
-use vgpu_tests::hostile::{Session, load_call};
+use vgpu_tests::hostile::Session;
+use vgpu_wire::load_call;
 
 use super::VECADD;
 
@@ -397,7 +398,7 @@ pub(super) fn push(at: DevPtr) -> Vec<u8> {
 /// A graph that clears no bytes.
 pub(super) fn graph(session: &mut Session, ctx: Ctx) -> Result<Stream> {
     let graph = Stream(session.fresh());
-    session.send(&req::GraphCreate { ctx, graph }, &[])?;
+    session.send(&req::GraphCreate { ctx, graph })?;
     Ok(graph)
 }
 

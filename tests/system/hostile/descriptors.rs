@@ -12,11 +12,12 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, setsockopt, sockopt};
 use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use vgpu_proto::handshake::DATA_MAGIC;
+use vgpu_proto::handshake::{DATA_MAGIC, Welcome};
 use vgpu_proto::look::question;
 use vgpu_tests::host::Host;
-use vgpu_tests::hostile::{Answer, Session, answer, connect};
+use vgpu_tests::hostile::{Session, connect};
 use vgpu_tests::wait::{SOON, until};
+use vgpu_wire::{Answer, answer};
 
 use super::Scene;
 
@@ -140,7 +141,7 @@ fn attack(scene: &Scene) -> Result<usize> {
         session.primary()?;
     }
     if let Some((_, _, socket)) = held.first_mut()
-        && let Answer::Refused(_, text) = answer(socket)?
+        && let Answer::Refused(_, text) = answer::<Welcome>(socket)?
     {
         ensure!(text.contains("descriptors are attached"), "{text}");
     }

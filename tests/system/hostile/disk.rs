@@ -5,7 +5,7 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_tests::guest::{self, Guest, describe, expect_right};
 use vgpu_tests::host::Options;
-use vgpu_tests::hostile::load_call;
+use vgpu_wire::load_call;
 
 use super::{Adder, SPIN, Scene};
 
@@ -61,8 +61,7 @@ fn memory_that_the_system_does_not_give_for_an_image_is_an_error_and_no_more() -
     let mut session = scene.open()?;
     let ctx = session.primary()?;
     let image = session.send_image(&vec![b'/'; 1 << 16])?;
-    let id = session.send(&load_call(ctx, image), &[])?;
-    let reply = session.wait(id)?;
+    let reply = session.call(&load_call(ctx, image))?;
     ensure!(reply.status == CuResult::OUT_OF_MEMORY, "{}", reply.status);
     let said = String::from_utf8_lossy(&reply.args);
     ensure!(said.contains("no memory for a module"), "{said}");
@@ -71,7 +70,7 @@ fn memory_that_the_system_does_not_give_for_an_image_is_an_error_and_no_more() -
         "said twice: {:?}",
         session.errors
     );
-    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    let status = session.status(&req::CtxSynchronize { ctx })?;
     ensure!(status.is_ok(), "the session goes on: {status}");
     // The guest library's message in an ordinary program.
     let output = Guest::new(guest::MATMUL, host.target(1))?

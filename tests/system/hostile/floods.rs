@@ -28,20 +28,17 @@ fn a_guest_that_never_reads_holds_up_nobody_and_takes_no_memory() -> Result<()> 
         width: 1,
         count: len,
     };
-    session.send(&fill, &[])?;
+    session.send(&fill)?;
     session.ask(&req::StreamSynchronize { ctx, stream })?;
     let worker = scene.worker()?;
     let before = resident(worker);
     for _ in 0..256 {
-        session.send(
-            &req::MemcpyDtoH {
-                ctx,
-                stream,
-                src,
-                len,
-            },
-            &[],
-        )?;
+        session.send(&req::MemcpyDtoH {
+            ctx,
+            stream,
+            src,
+            len,
+        })?;
     }
     for _ in 0..3 {
         scene.neighbour_computes()?;
@@ -49,7 +46,7 @@ fn a_guest_that_never_reads_holds_up_nobody_and_takes_no_memory() -> Result<()> 
         ensure!(now < before + SLACK, "{before} bytes, then {now}");
     }
     // A guest that starts to read gets the whole first reply.
-    let first = session.send(&req::StreamQuery { ctx, stream }, &[])? - 256;
+    let first = session.send(&req::StreamQuery { ctx, stream })? - 256;
     let reply = session.wait(first)?;
     ensure!(
         reply.status.is_ok() && reply.bulk.len() as u64 == len,
@@ -93,14 +90,12 @@ fn replies_that_nobody_reads_take_no_memory() -> Result<()> {
         let before = resident(worker);
         let timeout = std::time::Duration::from_millis(300);
         session.data.set_write_timeout(Some(timeout))?;
-        let mut wire = Vec::new();
         for _ in 0..400 {
-            wire.clear();
             for _ in 0..1000 {
-                wire.extend(session.frame(op, &args, &[]).1);
+                session.post_args(op as u16, &args, &[]);
             }
             // A write fails when the host stops reading or has closed the connection.
-            let ended = std::io::Write::write_all(&mut session.data, &wire).is_err();
+            let ended = session.flush().is_err();
             let now = resident(worker);
             ensure!(
                 now < before + SLACK,
@@ -125,29 +120,24 @@ fn many_objects_are_made_and_gone() -> Result<()> {
     let ctx = adder.ctx;
     let many = 10_000;
     for _ in 0..many {
-        let stream = session.stream(ctx)?;
-        let event = session.event(ctx)?;
-        let sent = session.send(
-            &req::EventRecord {
-                ctx,
-                event,
-                stream,
-                flags: 0,
-            },
-            &[],
-        )?;
+        let (stream, event) = (session.stream(ctx, 0), session.event(ctx, 0));
+        let sent = session.send(&req::EventRecord {
+            ctx,
+            event,
+            stream,
+            flags: 0,
+        })?;
         keep_within_credit(&mut session, sent)?;
     }
     ensure!(
-        session.status(&req::CtxSynchronize { ctx }, &[])?.is_ok(),
+        session.status(&req::CtxSynchronize { ctx })?.is_ok(),
         "synchronised"
     );
     ensure!(session.errors.is_empty(), "{:?}", session.errors.first());
     adder.works(&mut session)?;
     // One reset of the primary context destroys all of these streams and events. The host replies
     // before the read of the reply times out.
-    let id = session.send(&req::PrimaryCtxReset { device: 0 }, &[])?;
-    let status = session.wait(id)?.status;
+    let status = session.status(&req::PrimaryCtxReset { device: 0 })?;
     ensure!(status.is_ok(), "{status}");
     drop(session);
     scene.unharmed()
@@ -172,45 +162,36 @@ fn a_program_may_free_all_it_has_behind_a_long_kernel() -> Result<()> {
     let func = session.function(module, "spin_ns")?;
     // More frees than the limit of waiting synchronous calls; a free is answered at once.
     let many = DEPTH_CALLS as usize + 1000;
-    let alloc = encode(&req::MemAlloc {
+    let alloc = req::MemAlloc {
         ctx,
         size: 512,
         collided: None,
-    })?;
+    };
     let mut blocks = Vec::new();
     for _ in 0..many {
-        blocks.push(session.send_raw(Op::MemAlloc, &alloc, &[])?);
+        blocks.push(session.send(&alloc)?);
     }
     let mut ptrs = Vec::new();
     for id in blocks {
         let reply = session.wait(id)?;
         ptrs.push(decode::<rep::MemAlloc>(&reply.args)?.ptr);
     }
-    let launch = req::LaunchKernel {
-        ctx,
-        stream: Stream::NULL,
-        func,
-        grid: [1; 3],
-        block: [1; 3],
-        shared: 0,
-        cooperative: false,
-        cluster: [0; 3],
-    };
-    session.send(&launch, &1_500_000_000u64.to_le_bytes())?;
+    let ns = 1_500_000_000u64.to_le_bytes();
+    session.launch((ctx, Stream::NULL), func, (1, 1), &ns);
     let mut freed = Vec::new();
     for ptr in ptrs {
-        freed.push(session.send(&req::MemFree { ptr }, &[])?);
+        freed.push(session.send(&req::MemFree { ptr })?);
     }
     for id in freed {
         let status = session.wait(id)?.status;
         ensure!(status.is_ok(), "{status}");
     }
-    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    let status = session.status(&req::CtxSynchronize { ctx })?;
     ensure!(status.is_ok(), "{status}");
     // The memory is free again.
     let most = session.alloc(ctx, 900 << 20)?;
     ensure!(
-        session.status(&req::MemFree { ptr: most }, &[])?.is_ok(),
+        session.status(&req::MemFree { ptr: most })?.is_ok(),
         "freed"
     );
     drop(session);
@@ -225,14 +206,14 @@ fn denied_allocations_again_and_again_hold_up_nobody() -> Result<()> {
     let ctx = session.primary()?;
     let adder = Adder::new(&mut session)?;
     // vgpud is asked for each allocation, and grants none.
-    let alloc = encode(&req::MemAlloc {
+    let alloc = req::MemAlloc {
         ctx,
         size: 1 << 30,
         collided: None,
-    })?;
+    };
     let mut ids = Vec::new();
     for _ in 0..4000 {
-        ids.push(session.send_raw(Op::MemAlloc, &alloc, &[])?);
+        ids.push(session.send(&alloc)?);
     }
     scene.neighbour_computes()?;
     for id in ids {

@@ -115,13 +115,11 @@ fn more_than_the_credit_ends_the_session() -> Result<()> {
         count: 1,
     };
     hang(&mut session)?;
-    let args = encode(&fill)?;
-    let mut wire = Vec::new();
     for _ in 0..DEPTH_CALLS * 2 {
-        wire.extend(session.frame(Op::Memset, &args, &[]).1);
+        session.post(&fill);
     }
     // The host may close the connection before it has read everything.
-    let _ = session.data.write_all(&wire);
+    let _ = session.flush();
     let (_, text) = session.ended()?;
     ensure!(text.contains("credit"), "{text}");
 
@@ -129,14 +127,14 @@ fn more_than_the_credit_ends_the_session() -> Result<()> {
     let ctx = session.primary()?;
     let dst = session.alloc(ctx, 1 << 20)?;
     hang(&mut session)?;
-    let copy = encode(&req::MemcpyHtoD {
+    let copy = req::MemcpyHtoD {
         ctx,
         stream: Stream::NULL,
         dst,
-    })?;
+    };
     let piece = vec![7; COPY_PIECE];
     for _ in 0..=DEPTH_BYTES / COPY_PIECE as u64 * 4 {
-        if session.send_raw(Op::MemcpyHtoD, &copy, &piece).is_err() {
+        if session.send_bulk(&copy, &piece).is_err() {
             break;
         }
     }
@@ -158,18 +156,18 @@ fn a_vms_own_queue_limit_is_its_credit() -> Result<()> {
     let (stream, dst) = (Stream::NULL, session.alloc(ctx, 1 << 20)?);
     hang(&mut session)?;
     let (value, width, count) = (0, 1, 1);
-    let fill = encode(&req::Memset {
+    let fill = req::Memset {
         ctx,
         stream,
         dst,
         value,
         width,
         count,
-    })?;
-    let wire: Vec<u8> = (0..600)
-        .flat_map(|_| session.frame(Op::Memset, &fill, &[]).1)
-        .collect();
-    let _ = session.data.write_all(&wire);
+    };
+    for _ in 0..600 {
+        session.post(&fill);
+    }
+    let _ = session.flush();
     let (_, text) = session.ended()?;
     ensure!(text.contains("credit"), "{text}");
 
@@ -178,14 +176,14 @@ fn a_vms_own_queue_limit_is_its_credit() -> Result<()> {
     let dst = session.alloc(ctx, 1 << 20)?;
     // A copy larger than the whole credit is accepted alone, but not two while none is taken.
     let copy = req::MemcpyHtoD { ctx, stream, dst };
-    session.send(&copy, &vec![7; COPY_PIECE])?;
+    session.send_bulk(&copy, &vec![7; COPY_PIECE])?;
     while session.progress.bytes < COPY_PIECE as u64 {
         ensure!(session.read_frame()?, "the host closed the connection");
     }
     ensure!(session.errors.is_empty(), "{:?}", session.errors);
     hang(&mut session)?;
     for _ in 0..600 {
-        if session.send(&copy, &[7; 32 << 10]).is_err() {
+        if session.send_bulk(&copy, &[7; 32 << 10]).is_err() {
             break;
         }
     }
@@ -203,18 +201,8 @@ fn hang(session: &mut vgpu_tests::hostile::Session) -> Result<()> {
     let ctx = session.primary()?;
     let module = session.module(ctx, SPIN)?;
     let func = session.function(module, "hang")?;
-    let launch = req::LaunchKernel {
-        ctx,
-        stream: Stream::NULL,
-        func,
-        grid: [1; 3],
-        block: [1; 3],
-        shared: 0,
-        cooperative: false,
-        cluster: [0; 3],
-    };
-    session.send(&launch, &[])?;
-    Ok(())
+    session.launch((ctx, Stream::NULL), func, (1, 1), &[]);
+    session.flush()
 }
 
 #[test]
@@ -225,24 +213,21 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
         let adder = Adder::new(&mut session)?;
         adder.works(&mut session)?;
         let ctx = adder.ctx;
-        let copy = encode(&req::MemcpyHtoD {
-            ctx,
-            stream: Stream::NULL,
-            dst: adder.arrays[0],
-        })?;
+        let (stream, dst) = (Stream::NULL, adder.arrays[0]);
         match point {
             // The guest vanishes between two frames (0), in a header (1), in arguments (2), or in
             // bulk data (3).
             0 => {}
             1..=3 => {
-                let (_, wire) = session.frame(Op::MemcpyHtoD, &copy, &[1; 1024]);
-                session.data.write_all(&wire[..[17, 40, 500][point - 1]])?;
+                session.post_bulk(&req::MemcpyHtoD { ctx, stream, dst }, &[1; 1024]);
+                session.out.truncate([17, 40, 500][point - 1]);
+                session.flush()?;
             }
             // The guest vanishes while it sends an image.
             4 => {
                 let (hash, len) = ([9; 32], 1 << 30);
                 let offset = 0;
-                session.send(&req::ImageData { hash, len, offset }, &[1; 4096])?;
+                session.send_bulk(&req::ImageData { hash, len, offset }, &[1; 4096])?;
             }
             // The guest vanishes while its kernel runs, and nothing will wait for this kernel.
             5 => {
@@ -257,16 +242,13 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
             // buffer.
             _ => {
                 let src = session.alloc(ctx, 64 << 20)?;
-                let (stream, len) = (Stream::NULL, 64 << 20);
-                session.send(
-                    &req::MemcpyDtoH {
-                        ctx,
-                        stream,
-                        src,
-                        len,
-                    },
-                    &[],
-                )?;
+                let len = 64 << 20;
+                session.send(&req::MemcpyDtoH {
+                    ctx,
+                    stream,
+                    src,
+                    len,
+                })?;
             }
         }
         if point % 2 == 0 {

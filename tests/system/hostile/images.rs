@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_IMAGE;
-use vgpu_tests::hostile::{Session, load_call};
+use vgpu_tests::hostile::Session;
+use vgpu_wire::load_call;
 
 use super::{Adder, SPIN, Scene, VECADD};
 
@@ -15,7 +16,7 @@ fn piece(
     offset: u64,
     bytes: &[u8],
 ) -> Result<CuResult> {
-    session.status(&req::ImageData { hash, len, offset }, bytes)
+    session.status_bulk(&req::ImageData { hash, len, offset }, bytes)
 }
 
 #[test]
@@ -27,7 +28,7 @@ fn images_under_a_wrong_name_are_refused_and_not_kept() -> Result<()> {
     // Bytes of another module under a hash that a program may request.
     let named = (hash, VECADD.len() as u64);
     ensure!(piece(&mut session, named, 0, VECADD)?.is_ok(), "taken");
-    let status = session.status(&load_call(adder.ctx, named), &[])?;
+    let status = session.status(&load_call(adder.ctx, named))?;
     ensure!(status == CuResult::INVALID_IMAGE, "{status}");
     let present = session
         .ask(&req::ImageQuery { hash, len: named.1 })?
@@ -41,13 +42,13 @@ fn images_under_a_wrong_name_are_refused_and_not_kept() -> Result<()> {
             !session.ask(&req::ImageQuery { hash, len })?.present,
             "{len}"
         );
-        let status = session.status(&load_call(adder.ctx, (hash, len)), &[])?;
+        let status = session.status(&load_call(adder.ctx, (hash, len)))?;
         ensure!(!status.is_ok() && !status.is_sticky(), "{len}: {status}");
     }
     // The worker or the driver refuses bytes that are not a module.
     for junk in [&b"\x7fELF junk"[..], &[0xff; 5000], b".version 99.9", &[0]] {
         let image = session.send_image(junk)?;
-        let status = session.status(&load_call(adder.ctx, image), &[])?;
+        let status = session.status(&load_call(adder.ctx, image))?;
         ensure!(!status.is_ok() && !status.is_sticky(), "{status}");
     }
     adder.works(&mut session)?;
@@ -92,7 +93,7 @@ fn pieces_out_of_order_and_lengths_beyond_all_bounds_are_refused() -> Result<()>
             "at {offset:#x}: {status}"
         );
         // The earlier pieces are dropped.
-        let status = session.status(&load_call(adder.ctx, image), &[])?;
+        let status = session.status(&load_call(adder.ctx, image))?;
         ensure!(status == CuResult::FILE_NOT_FOUND, "{status}");
     }
     // Another length in the middle.

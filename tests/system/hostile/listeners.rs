@@ -7,23 +7,22 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::FINGERPRINT;
+use vgpu_proto::codec::encode;
 use vgpu_proto::cuda::CuResult;
-use vgpu_proto::handshake::{HELLO_MAGIC, PROTOCOL, Refusal};
+use vgpu_proto::handshake::{ControlNote, HELLO_MAGIC, PROTOCOL, Refusal, Welcome};
 use vgpu_proto::limits::MAX_HANDSHAKE;
 use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::Options;
-use vgpu_tests::hostile::{
-    Answer, Session, answer, connect, control_note, data_opening, greeting, hello, knock,
-    open_control, right_greeting,
-};
+use vgpu_tests::hostile::{Session, connect, knock, open_control};
 use vgpu_tests::wait::{SOON, until};
+use vgpu_wire::{Answer, answer, control_note, data_opening, greeting, hello, right_greeting};
 
 use super::{Adder, Scene};
 
 #[test]
 fn another_version_is_refused_in_words_that_name_both() -> Result<()> {
     let scene = Scene::new()?;
-    let body = hello()?;
+    let body = encode(&hello())?;
     for (protocol, fingerprint) in [
         (PROTOCOL + 1, FINGERPRINT),
         (0, FINGERPRINT),
@@ -33,7 +32,7 @@ fn another_version_is_refused_in_words_that_name_both() -> Result<()> {
         let bytes = greeting(protocol, fingerprint, &body);
         let text = knock(&scene.host, 1, &bytes)?.refusal(Refusal::Version)?;
         for part in [
-            "0.0.7-hostile".to_owned(),
+            hello().shim_version,
             format!("protocol {protocol} "),
             format!("{fingerprint:016x}"),
             format!("protocol {PROTOCOL} "),
@@ -51,10 +50,10 @@ fn another_version_is_refused_in_words_that_name_both() -> Result<()> {
 #[test]
 fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
     let scene = Scene::new()?;
-    let (host, body) = (&scene.host, hello()?);
-    let mut oversized = right_greeting()?;
+    let (host, body) = (&scene.host, encode(&hello())?);
+    let mut oversized = right_greeting();
     oversized[12..16].copy_from_slice(&(MAX_HANDSHAKE as u32 + 1).to_le_bytes());
-    let mut enormous = right_greeting()?;
+    let mut enormous = right_greeting();
     enormous[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
     let trailing = [&body[..], b"x"].concat();
     // A string with a false length.
@@ -76,12 +75,12 @@ fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
         knock(host, 1, &bytes)?.refusal(Refusal::Malformed)?;
     }
     // An incomplete Hello gets no answer.
-    let whole = right_greeting()?;
+    let whole = right_greeting();
     for cut in [0, 1, 7, 8, 20, 24, whole.len() - 1] {
         let mut socket = connect(host, 1)?;
         socket.write_all(&whole[..cut])?;
         socket.shutdown(Shutdown::Write)?;
-        let answered = answer(&mut socket)?;
+        let answered: Answer = answer(&mut socket)?;
         ensure!(matches!(answered, Answer::Closed), "{cut}: {answered:?}");
     }
     // The administrator sees each refusal, and nothing of the incomplete ones.
@@ -103,11 +102,11 @@ fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
     let mut slow: Vec<UnixStream> = (0..4).map(|_| connect(host, 1)).collect::<Result<_>>()?;
     // At the limit of pending connections, a further one of this VM is refused; another VM is
     // served.
-    let text = knock(host, 1, &right_greeting()?)?.refusal(Refusal::Busy)?;
+    let text = knock(host, 1, &right_greeting())?.refusal(Refusal::Busy)?;
     ensure!(text.contains("limits.handshakes_per_peer"), "{text}");
     expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
     // Byte by byte, so that no connection completes its Hello in time.
-    for byte in &right_greeting()?[..20] {
+    for byte in &right_greeting()[..20] {
         if start.elapsed().as_millis() < 3000 {
             for socket in &mut slow {
                 let _ = socket.write_all(&[*byte]);
@@ -115,7 +114,7 @@ fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
         }
     }
     for socket in &mut slow {
-        let text = answer(socket)?.refusal(Refusal::Malformed)?;
+        let text = answer::<Welcome>(socket)?.refusal(Refusal::Malformed)?;
         ensure!(text.contains("4000 ms"), "{text}");
     }
     ensure!(
@@ -166,12 +165,12 @@ fn what_does_not_belong_on_a_control_connection_ends_the_session() -> Result<()>
         let mut session = scene.open()?;
         session.primary()?;
         // Bytes beyond those that the host reads may meet a closed socket.
-        let _ = session.control.write_all(&bytes);
+        let _ = session.control.as_mut().map(|to| to.write_all(&bytes));
         // The guest that breaks this connection gets no reason on it; the administrator does.
-        if let Some((kind, code, _)) = control_note(&mut session.control)? {
+        if let Some((kind, code, _)) = session.note()? {
             ensure!(
-                kind == 1 && code == CuResult::DEVICE_UNAVAILABLE,
-                "{kind} {code}"
+                kind == ControlNote::Ended && code == CuResult::DEVICE_UNAVAILABLE,
+                "{kind:?} {code}"
             );
         }
         while session.read_frame()? {}
@@ -225,7 +224,7 @@ fn breaking_the_protocol_counts_as_strikes() -> Result<()> {
         session.data.write_all(&[0; 64])?;
         session.ended()?;
     }
-    let text = knock(&scene.host, 1, &right_greeting()?)?.refusal(Refusal::Quarantined)?;
+    let text = knock(&scene.host, 1, &right_greeting())?.refusal(Refusal::Quarantined)?;
     ensure!(
         text.contains("strikes") && text.contains("release"),
         "{text}"
@@ -238,7 +237,7 @@ fn breaking_the_protocol_counts_as_strikes() -> Result<()> {
 fn a_guest_that_leaves_at_any_point_of_the_opening_leaves_nothing() -> Result<()> {
     let scene = Scene::new()?;
     let host = &scene.host;
-    let greeting = right_greeting()?;
+    let greeting = right_greeting();
     // The guest goes away before the answer, so the worker's start is wasted.
     let mut socket = connect(host, 1)?;
     socket.write_all(&greeting)?;
@@ -253,7 +252,10 @@ fn a_guest_that_leaves_at_any_point_of_the_opening_leaves_nothing() -> Result<()
     let (mut control, _) = open_control(host, 1)?;
     control.write_all(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
     let last = control_note(&mut control)?;
-    ensure!(last.is_none_or(|(kind, ..)| kind == 1), "not an end");
+    ensure!(
+        last.is_none_or(|(kind, ..)| kind == ControlNote::Ended),
+        "not an end"
+    );
     ensure!(
         HELLO_MAGIC == greeting[..8],
         "the greeting begins as it should"

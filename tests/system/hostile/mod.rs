@@ -202,9 +202,9 @@ impl Adder {
     fn faults(&self, session: &mut Session) -> Result<()> {
         let mut params = self.params();
         params[..8].copy_from_slice(&0x6666_0000_0000u64.to_le_bytes());
-        session.send(&self.launch([1, 1, 1], [32, 1, 1], 0), &params)?;
+        session.send_bulk(&self.launch([1, 1, 1], [32, 1, 1], 0), &params)?;
         let ctx = self.ctx;
-        let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+        let status = session.status(&req::CtxSynchronize { ctx })?;
         ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
         Ok(())
     }
@@ -220,24 +220,12 @@ impl Adder {
             .into_iter()
             .zip([numbers(|i| i as f32), numbers(|i| 1000.0 * i as f32)])
         {
-            session.send(&req::MemcpyHtoD { ctx, stream, dst }, &values)?;
+            session.htod(ctx, stream, dst, &values)?;
         }
-        session.send(&self.launch([2, 1, 1], [128, 1, 1], 0), &self.params())?;
-        let src = self.arrays[2];
-        let len = u64::from(COUNT) * 4;
-        let id = session.send(
-            &req::MemcpyDtoH {
-                ctx,
-                stream,
-                src,
-                len,
-            },
-            &[],
-        )?;
-        let reply = session.wait(id)?;
-        ensure!(reply.status.is_ok(), "{}", reply.status);
+        session.send_bulk(&self.launch([2, 1, 1], [128, 1, 1], 0), &self.params())?;
+        let sums = session.dtoh(ctx, stream, self.arrays[2], u64::from(COUNT) * 4)?;
         ensure!(
-            reply.bulk == numbers(|i| i as f32 + 1000.0 * i as f32),
+            sums == numbers(|i| i as f32 + 1000.0 * i as f32),
             "the sums are wrong"
         );
         Ok(())

@@ -39,9 +39,9 @@ fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
     Ok(Names {
         device: 0,
         ctx,
-        stream: session.stream(ctx)?,
-        event: session.event(ctx)?,
-        end: session.event(ctx)?,
+        stream: session.stream(ctx, 0),
+        event: session.event(ctx, 0),
+        end: session.event(ctx, 0),
         module,
         func: session.function(module, "vecadd")?,
         link: session.ask(&link_call(ctx))?.link,
@@ -147,7 +147,7 @@ fn forged(o: &Objects, foreign: &Names, get: fn(&Names) -> u64) -> Vec<u64> {
 #[track_caller]
 fn refused(session: &mut Session, op: Op, n: &Names, what: &str) -> Result<()> {
     let (args, bulk) = call(op, n)?;
-    let status = session.outcome(op, &args, &bulk)?;
+    let status = session.status_args(op, &args, &bulk)?;
     ensure!(is_refusal(status), "{} with {what}: {status}", op.name());
     Ok(())
 }
@@ -285,11 +285,11 @@ fn names_that_the_guest_may_not_give_are_refused() -> Result<()> {
     let (device, flags) = (0, 0);
     let other = session.ask(&req::CtxCreate { device, flags })?.ctx;
     let stream = Names {
-        stream: session.stream(other)?,
+        stream: session.stream(other, 0),
         ..n.clone()
     };
     let event = Names {
-        event: session.event(other)?,
+        event: session.event(other, 0),
         ..n.clone()
     };
     for (op, names, what) in [
@@ -334,7 +334,7 @@ fn wide_fills_outside_live_memory_are_refused(
                 width,
                 count,
             };
-            let status = session.status(&fill, &[])?;
+            let status = session.status(&fill)?;
             let what = format!("{count:#x} of {width} bytes at {address:#x}");
             ensure!(is_refusal(status), "{what}: {status}");
             let fill = req::Memset2D {
@@ -347,7 +347,7 @@ fn wide_fills_outside_live_memory_are_refused(
                 columns: count,
                 rows: 1,
             };
-            let status = session.status(&fill, &[])?;
+            let status = session.status(&fill)?;
             ensure!(is_refusal(status), "a row of {what}: {status}");
         }
     }
@@ -447,9 +447,7 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
     refused(&mut session, Op::MemAlloc, &null, "address 0")?;
     // Freed twice; used after the free; reported as collided, then used.
     ensure!(
-        session
-            .status(&req::MemFree { ptr: o.live.dst }, &[])?
-            .is_ok(),
+        session.status(&req::MemFree { ptr: o.live.dst })?.is_ok(),
         "freed"
     );
     refused(&mut session, Op::MemFree, &o.live, "a block that is free")?;

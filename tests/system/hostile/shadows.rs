@@ -15,7 +15,7 @@ const SIZE: u64 = 0x1010;
 
 fn map(session: &mut Session, at: u64, size: u64) -> Result<CuResult> {
     let ptr = DevPtr(at);
-    session.status(&req::HostMap { ptr, size }, &[])
+    session.status(&req::HostMap { ptr, size })
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
     let ptr = session.alloc(ctx, 4096)?;
     // A block of another program only.
     let tell = |session: &mut Session, bulk: &[u8]| -> Result<CuResult> {
-        session.outcome(Op::HostPush, &[], bulk)
+        session.status_args(Op::HostPush, &[], bulk)
     };
     ensure!(
         is_refusal(tell(&mut session, &push(SHADOW))?),
@@ -129,28 +129,26 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
         of: [SHADOW, ptr, DevPtr(1), DevPtr(u64::MAX)].repeat(count),
     };
     ensure!(session.ask(&pull(16))?.next == DevPtr(0), "more of some");
-    let many = session.status(&pull(17), &[])?;
+    let many = session.status(&pull(17))?;
     ensure!(is_refusal(many), "as many as it likes: {many}");
     for at in [0, 1, SHADOW.0 + 1, SHADOW.0 + 4096, ptr.0, u64::MAX] {
-        let status = session.status(&req::HostUnmap { ptr: DevPtr(at) }, &[])?;
+        let status = session.status(&req::HostUnmap { ptr: DevPtr(at) })?;
         ensure!(is_refusal(status), "unmapped {at:#x}: {status}");
     }
     // The block can neither be freed as device memory, nor be used after its end.
-    let freed = session.status(&req::MemFree { ptr: SHADOW }, &[])?;
+    let freed = session.status(&req::MemFree { ptr: SHADOW })?;
     ensure!(is_refusal(freed), "freed: {freed}");
     ensure!(
-        session
-            .status(&req::HostUnmap { ptr: SHADOW }, &[])?
-            .is_ok(),
+        session.status(&req::HostUnmap { ptr: SHADOW })?.is_ok(),
         "its own"
     );
     ensure!(is_refusal(tell(&mut session, &push(SHADOW))?), "it is gone");
-    let again = session.status(&req::HostUnmap { ptr: SHADOW }, &[])?;
+    let again = session.status(&req::HostUnmap { ptr: SHADOW })?;
     ensure!(is_refusal(again), "twice: {again}");
     Adder::new(&mut session)?.works(&mut session)?;
     drop(session);
     ensure!(
-        other.status(&req::HostUnmap { ptr: SHADOW }, &[])?.is_ok(),
+        other.status(&req::HostUnmap { ptr: SHADOW })?.is_ok(),
         "the other's is there"
     );
     drop(other);

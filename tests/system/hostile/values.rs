@@ -5,7 +5,7 @@ use vgpu_proto::call::{Op, Tensor, Window, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::limits::MAX_KERNEL_PARAMS;
 use vgpu_tests::guest::{self, Guest, expect_right};
-use vgpu_tests::hostile::load_call;
+use vgpu_wire::load_call;
 
 use super::calls::tensor;
 use super::{Adder, Scene, VECADD, is_refusal};
@@ -21,10 +21,10 @@ fn sizes_that_no_device_has_are_refused() -> Result<()> {
         size,
         collided: None,
     };
-    let none = session.status(&alloc(0), &[])?;
+    let none = session.status(&alloc(0))?;
     ensure!(none == CuResult::INVALID_VALUE, "no bytes: {none}");
     for size in [1 << 40, 1 << 63, u64::MAX - 511, u64::MAX] {
-        let status = session.status(&alloc(size), &[])?;
+        let status = session.status(&alloc(size))?;
         ensure!(status == CuResult::OUT_OF_MEMORY, "{size:#x}: {status}");
     }
     let dst = adder.arrays[0];
@@ -47,7 +47,7 @@ fn sizes_that_no_device_has_are_refused() -> Result<()> {
             width,
             count,
         };
-        let status = session.status(&fill, &[])?;
+        let status = session.status(&fill)?;
         ensure!(is_refusal(status), "{count:#x} of {width} bytes: {status}");
     }
     for (dst, width) in [(dst.0 + 1, 2), (dst.0 + 2, 4)] {
@@ -60,7 +60,7 @@ fn sizes_that_no_device_has_are_refused() -> Result<()> {
             width,
             count: 1,
         };
-        ensure!(is_refusal(session.status(&fill, &[])?), "not aligned");
+        ensure!(is_refusal(session.status(&fill)?), "not aligned");
     }
     for (pitch, width, columns, rows) in [
         (8, 1, 16, 2),
@@ -84,7 +84,7 @@ fn sizes_that_no_device_has_are_refused() -> Result<()> {
             columns,
             rows,
         };
-        let status = session.status(&fill, &[])?;
+        let status = session.status(&fill)?;
         ensure!(
             is_refusal(status),
             "{rows:#x} rows of {columns:#x}: {status}"
@@ -103,7 +103,7 @@ fn sizes_that_no_device_has_are_refused() -> Result<()> {
             columns,
             rows,
         };
-        ensure!(session.status(&fill, &[])?.is_ok(), "an empty rectangle");
+        ensure!(session.status(&fill)?.is_ok(), "an empty rectangle");
     }
     adder.works(&mut session)?;
     drop(session);
@@ -136,12 +136,12 @@ fn launches_that_fit_no_device_are_refused() -> Result<()> {
         (one, one, 48 * 1024 + 1),
         (one, one, u32::MAX),
     ] {
-        let status = session.status(&adder.launch(grid, block, shared), &params)?;
+        let status = session.status_bulk(&adder.launch(grid, block, shared), &params)?;
         ensure!(is_refusal(status), "{grid:?} {block:?} {shared}: {status}");
     }
     let launch = adder.launch(one, one, 0);
     for len in [0, 1, 8, params.len() - 1, MAX_KERNEL_PARAMS + 1, 1 << 20] {
-        let status = session.status(&launch, &vec![0; len])?;
+        let status = session.status_bulk(&launch, &vec![0; len])?;
         ensure!(is_refusal(status), "{len} bytes of parameters: {status}");
     }
     let cooperative = req::LaunchKernel {
@@ -149,9 +149,9 @@ fn launches_that_fit_no_device_are_refused() -> Result<()> {
         ..adder.launch([65_535, 1, 1], [1024, 1, 1], 0)
     };
     // The driver decides at submission whether all blocks fit at the same time.
-    session.send(&cooperative, &params)?;
+    session.send_bulk(&cooperative, &params)?;
     let ctx = adder.ctx;
-    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    let status = session.status(&req::CtxSynchronize { ctx })?;
     let errors: Vec<CuResult> = session.errors.drain(..).map(|(_, code)| code).collect();
     ensure!(
         status.is_ok() && errors.last() == Some(&CuResult::COOPERATIVE_LAUNCH_TOO_LARGE),
@@ -170,8 +170,11 @@ fn data_without_end_after_a_device_fault_ends_the_session_without_a_strike() -> 
     adder.faults(&mut session)?;
     let piece = vec![0; 1 << 20];
     // The bound is the VM's queue and 256 MiB.
-    let sent = (0..1_024).take_while(|_| session.send_raw(Op::HostPush, &[], &piece).is_ok());
-    let sent = sent.count();
+    let mut send = || {
+        session.post_args(Op::HostPush as u16, &[], &piece);
+        session.flush().is_ok()
+    };
+    let sent = (0..1_024).take_while(|_| send()).count();
     ensure!((256..512).contains(&sent), "{sent} MiB");
     session.ended()?;
     let vm = scene.host.vm(1)?;
@@ -196,7 +199,7 @@ fn a_kernel_with_wild_pointers_harms_only_its_own_session() -> Result<()> {
     adder.faults(&mut session)?;
     let ctx = adder.ctx;
     // The fault is permanent, and the session stays consistent about it.
-    let status = session.status(&req::MemGetInfo { ctx }, &[])?;
+    let status = session.status(&req::MemGetInfo { ctx })?;
     ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
     drop(session);
     scene.unharmed()
@@ -216,10 +219,10 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
     // The value of some options would be an address in the worker, and that of unknown options
     // could be.
     for option in [2, 3, 4, 5, 6, 17, 18, 25, 27, 99, u32::MAX] {
-        let status = session.status(&load(vec![(option, 1)]), &[])?;
+        let status = session.status(&load(vec![(option, 1)]))?;
         ensure!(is_refusal(status), "JIT option {option}: {status}");
     }
-    let many = session.status(&load(vec![(7, 2); 5000]), &[])?;
+    let many = session.status(&load(vec![(7, 2); 5000]))?;
     ensure!(is_refusal(many), "5000 options: {many}");
     for attribute in [18, 99, 1 << 31, u32::MAX] {
         let set = req::FuncSetAttribute {
@@ -227,15 +230,9 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
             attribute,
             value: 1,
         };
-        ensure!(
-            is_refusal(session.status(&set, &[])?),
-            "attribute {attribute}"
-        );
+        ensure!(is_refusal(session.status(&set)?), "attribute {attribute}");
         let get = req::FuncGetAttribute { func, attribute };
-        ensure!(
-            is_refusal(session.status(&get, &[])?),
-            "attribute {attribute}"
-        );
+        ensure!(is_refusal(session.status(&get)?), "attribute {attribute}");
     }
     for value in [-1, i32::MIN, i32::MAX] {
         let set = req::FuncSetAttribute {
@@ -243,7 +240,7 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
             attribute: 8,
             value,
         };
-        let status = session.status(&set, &[])?;
+        let status = session.status(&set)?;
         ensure!(
             !status.is_ok() && !status.is_sticky(),
             "{value} bytes: {status}"
@@ -257,19 +254,19 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
         (u32::MAX, 1),
     ] {
         let set = req::CtxSetLimit { ctx, limit, value };
-        let status = session.status(&set, &[])?;
+        let status = session.status(&set)?;
         ensure!(
             !status.is_ok() && !status.is_sticky(),
             "limit {limit}: {status}"
         );
     }
     let (limit, value) = (99, 1);
-    let status = session.status(&req::CtxSetLimit { ctx, limit, value }, &[])?;
+    let status = session.status(&req::CtxSetLimit { ctx, limit, value })?;
     ensure!(status == CuResult::UNSUPPORTED_LIMIT, "limit 99: {status}");
     let config = 77;
-    let status = session.status(&req::FuncSetCacheConfig { func, config }, &[])?;
+    let status = session.status(&req::FuncSetCacheConfig { func, config })?;
     ensure!(is_refusal(status), "a function's cache: {status}");
-    let status = session.status(&req::CtxSetCacheConfig { ctx, config }, &[])?;
+    let status = session.status(&req::CtxSetCacheConfig { ctx, config })?;
     ensure!(is_refusal(status), "a context's cache: {status}");
     let create = req::StreamCreate {
         ctx,
@@ -277,7 +274,7 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
         flags: 0xff,
         priority: 0,
     };
-    let status = session.status(&create, &[])?;
+    let status = session.status(&create)?;
     ensure!(is_refusal(status), "flags of a stream: {status}");
     for block_size in [0, -1, i32::MIN] {
         let ask = req::OccupancyBlocks {
@@ -286,10 +283,7 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
             dynamic_shared: u64::MAX,
             flags: 0,
         };
-        ensure!(
-            is_refusal(session.status(&ask, &[])?),
-            "blocks of {block_size}"
-        );
+        ensure!(is_refusal(session.status(&ask)?), "blocks of {block_size}");
     }
     // The lists of a tensor have an entry for each dimension; the driver would read beyond others.
     let lists = [
@@ -327,22 +321,19 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
         },
     ];
     for tensor in lists {
-        let status = session.status(&req::TensorMapEncode { ctx, tensor }, &[])?;
+        let status = session.status(&req::TensorMapEncode { ctx, tensor })?;
         ensure!(status == CuResult::INVALID_VALUE, "{status}");
     }
     // The control: this device refuses a valid tensor for another reason.
     let tensor = tensor();
-    let status = session.status(&req::TensorMapEncode { ctx, tensor }, &[])?;
+    let status = session.status(&req::TensorMapEncode { ctx, tensor })?;
     ensure!(status == CuResult::NOT_SUPPORTED, "{status}");
     for flags in [0x100, u32::MAX] {
         let device = 0;
         let set = req::PrimaryCtxSetFlags { device, flags };
-        ensure!(is_refusal(session.status(&set, &[])?), "flags {flags:#x}");
+        ensure!(is_refusal(session.status(&set)?), "flags {flags:#x}");
         let create = req::CtxCreate { device, flags };
-        ensure!(
-            is_refusal(session.status(&create, &[])?),
-            "flags {flags:#x}"
-        );
+        ensure!(is_refusal(session.status(&create)?), "flags {flags:#x}");
     }
     adder.works(&mut session)?;
     drop(session);

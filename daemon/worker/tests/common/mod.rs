@@ -6,6 +6,7 @@ pub mod guest;
 mod vgpud;
 
 pub use guest::Guest;
+pub use vgpu_wire::SOON as DEADLINE;
 pub use vgpud::{Policy, Vgpud};
 
 use std::os::fd::OwnedFd;
@@ -16,13 +17,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
-use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult};
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
-
-/// Time after which a test that waits fails.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 
 pub const SESSION: u64 = 77;
 
@@ -152,7 +149,7 @@ impl Bench {
 
     /// The primary context of device 0.
     pub fn primary(&mut self) -> Ctx {
-        self.guest.ask(&req::PrimaryCtxRetain { device: 0 }).ctx
+        self.guest.primary()
     }
 
     /// Waits for the worker's end and returns its exit code; `None`: killed by a signal.

@@ -26,12 +26,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use common::guest::Reply;
 use common::{Bench, Policy, Setup};
 use draw::{Frame, PTX};
 use vgpu_proto::call::{Class, OPS, Op, Request};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::FromWorker;
+use vgpu_wire::Reply;
 use world::{Kind, World};
 
 /// Operations that software devices refuse.
