@@ -14,7 +14,7 @@ help:
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
 	@echo "make sim       the scheduler's bounds, checked in simulation, target/sim/report.json (SIM=--ci: briefly)"
 	@echo "make fuzz      libFuzzer targets for bytes of guests, workers, administrators (FUZZ=--ci: briefly; needs a C++ compiler)"
-	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, our facts of cuda.h against NVIDIA's, cargo deny"
+	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, our facts of cuda.h and the guests' declarations against NVIDIA's, cargo deny"
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, guest library, units, manual pages (builds in release mode)"
 	@echo "make deb       Debian packages vgpu-host, vgpu-guest, vgpu-soft-gpu in target/deb (builds in release mode)"
 	@echo "make dist      a tarball for other distributions in target/dist (builds in release mode)"
@@ -41,9 +41,10 @@ clients: build
 hypervisors: build
 	tests/hypervisors/run.sh
 
+# `cargo run` would compile libraries again, because thin LTO wants them in another form.
 bench:
-	$(CARGO) build --release --workspace
-	$(CARGO) run -q --release --bin vgpu-bench
+	$(CARGO) build --release --workspace --exclude vgpu-tests
+	"$${CARGO_TARGET_DIR:-target}/release/vgpu-bench"
 
 sim:
 	$(CARGO) run -q --bin vgpu-sim -- $(SIM)
@@ -73,5 +74,6 @@ dist: release
 pkg-test: build
 	tests/packages/run.sh $(PKG)
 
+# Without the programs of tests and benchmarks: thin LTO takes minutes for each program.
 release:
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude vgpu-tests --exclude vgpu-benches
