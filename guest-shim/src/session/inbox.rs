@@ -385,8 +385,9 @@ impl Inbox {
         }
     }
 
-    /// Reads the available frames without waiting; false if another thread is reading. Reads nothing
-    /// after the end of the session, when calls have returned whose memory the frames are for.
+    /// Reads the available frames without waiting; false if another thread is reading. Reads
+    /// nothing after the end of the session: the calls whose memory the frames are for may have
+    /// returned.
     pub(crate) fn drain(&self, session: &Session) -> bool {
         {
             let mut state = lock(&self.state);

@@ -30,8 +30,8 @@ pub struct Reply {
     complete: bool,
 }
 
-/// A guest's end of a data connection. `post*`, `launch`, `stream` and `event` only append requests.
-/// [`Link::flush`] sends them, and so does every method that returns a `Result`, except
+/// A guest's end of a data connection. `post*`, `launch`, `stream` and `event` only append
+/// requests. [`Link::flush`] sends them, and so does every method that returns a `Result`, except
 /// [`Link::read_frame`] and [`Link::note`].
 ///
 /// # Errors

@@ -155,8 +155,8 @@ pub(super) struct SessionModel {
     /// GPUs of the session, in ascending order, and the bytes of device memory booked on each.
     pub(super) places: Vec<(GpuId, u64)>,
     pub(super) closing: bool,
-    /// Whether the session belongs to a removed VM whose number another VM has now. That VM does not
-    /// pay for the session.
+    /// Whether the session belongs to a removed VM whose number another VM has now. That VM does
+    /// not pay for the session.
     pub(super) former: bool,
     /// Time of the kill or of the last news that the killed worker still exits, in ns.
     pub(super) exiting_ns: Option<u64>,
